@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+#include <headwave/tensor.hpp>
+
+#if defined(EXPECT_ERROR)
+using element = float;
+#else
+using element = const float;
+#endif
+
+headwave::tensor_view<element, 2> look(headwave::tensor_view<const float, 2> view) {
+  return view;
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <headwave/headwave.hpp>
+
+#include <cstring>
+
+/// Doubles every element, in the other translation unit. Throws shape_error if there is none.
+headwave::tensor<float, 3> doubled(const headwave::tensor<float, 3>& x);
+
+/// What both translation units compute, each with its own copy of every function.
+static headwave::tensor<float, 3> compute() {
+  namespace hw = headwave;
+  hw::tensor<float, 3> x({2, 5, 16});
+  hw::add_sinusoidal_encoding(x, {.first_position = 1'000'000});
+  hw::multi_head_attention<float> layer({.d_model = 16, .heads = 4});
+  layer.init_xavier(7);
+  x = layer(x, {.causal = true});
+  return x;
+}
+
+/// The elements that compute() gives in the other translation unit.
+headwave::tensor<float, 3> computed_elsewhere();
