@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <headwave/detail/tiers.hpp>
+#include <headwave/isa.hpp>
+
+// The switch between public functions and kernels: HEADWAVE_DISPATCH(kernel<T>(arguments)) runs the kernel of the tier
+// in use. A new tier adds one line to each of the two lists here.
+#if defined(__x86_64__)
+#define HEADWAVE_DISPATCH(...) \
+  switch (::headwave::active_isa()) { \
+    case ::headwave::isa::avx2: \
+      ::headwave::detail::avx2::__VA_ARGS__; \
+      break; \
+    case ::headwave::isa::scalar: \
+      ::headwave::detail::scalar::__VA_ARGS__; \
+      break; \
+  }
+#else
+#define HEADWAVE_DISPATCH(...) ::headwave::detail::scalar::__VA_ARGS__;
+#endif
+
+// A big project can compile the kernels once: with HEADWAVE_EXTERN_KERNELS a translation unit only declares them, and
+// one that defines HEADWAVE_INSTANTIATE_KERNELS, built with the same flags, holds them all.
+#if defined(HEADWAVE_EXTERN_KERNELS) || defined(HEADWAVE_INSTANTIATE_KERNELS)
+
+#if defined(HEADWAVE_INSTANTIATE_KERNELS)
+#define HEADWAVE_EXTERN
+#else
+#define HEADWAVE_EXTERN extern
+#endif
+
+#define HEADWAVE_KERNELS_OF_TYPE(tier, T) \
+  HEADWAVE_EXTERN template void tier::gemm<T>(const gemm_arguments<T>&, T*); \
+  HEADWAVE_EXTERN template void tier::sinusoid_rows<T>(const sinusoid_arguments<T>&); \
+  HEADWAVE_EXTERN template void tier::add_row<T>(T*, const T*, index); \
+  HEADWAVE_EXTERN template void tier::softmax_row<T>(T*, index, const T*, index, index); \
+  HEADWAVE_EXTERN template void tier::attention<T>(const attention_arguments<T>&, const attention_workspace<T>&, \
+                                                   index, T*);
+#define HEADWAVE_KERNELS(tier) \
+  HEADWAVE_KERNELS_OF_TYPE(tier, float) \
+  HEADWAVE_KERNELS_OF_TYPE(tier, double)
+
+namespace headwave::detail::inline HEADWAVE_ABI {
+HEADWAVE_KERNELS(scalar)
+#if defined(__x86_64__)
+HEADWAVE_KERNELS(avx2)
+#endif
+}  // namespace headwave::detail::inline HEADWAVE_ABI
+
+#undef HEADWAVE_KERNELS
+#undef HEADWAVE_KERNELS_OF_TYPE
+#undef HEADWAVE_EXTERN
+#endif

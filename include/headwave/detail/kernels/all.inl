@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+// Every kernel, in the order in which they build on each other.
+// clang-format off
+#include <headwave/detail/kernels/gemm.inl>
+#include <headwave/detail/kernels/sinusoid.inl>
+#include <headwave/detail/kernels/softmax.inl>
+#include <headwave/detail/kernels/attention.inl>
+// clang-format on

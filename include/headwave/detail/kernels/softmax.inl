@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// The exponential, and softmax of a row. Compiled once per tier; see detail/tiers.hpp.
+
+namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
+
+/// Constants of e^x = 2^n * 2^f, x log2(e) = n + f, |f| <= 1/2, with 2^f = 1 + f * power(f).
+/// log2(e) in two parts keeps f exact to its last bit; below underflow the result is 0.
+template <class T>
+struct exponential_constants;
+template <>
+struct exponential_constants<float> {
+  static constexpr float log2_e_high = 0x1.715476p+0f, log2_e_low = 0x1.4ae0cp-26f;
+  static constexpr float underflow = -87.0f;
+  static constexpr float power[] = {0x1.62e43p-1f,  0x1.ebfbep-3f,   0x1.c6af6cp-5f,
+                                    0x1.3b29e4p-7f, 0x1.5f0896p-10f, 0x1.446c7cp-13f};
+};
+template <>
+struct exponential_constants<double> {
+  static constexpr double log2_e_high = 0x1.71547652b82fep+0, log2_e_low = 0x1.777d0ffda0d24p-56;
+  static constexpr double underflow = -708.0;
+  static constexpr double power[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0cbp-5,
+                                     0x1.3b2ab6fba1ddap-7,  0x1.5d87fe78a2ccap-10, 0x1.430913096ff84p-13,
+                                     0x1.ffcbfc743e32cp-17, 0x1.62bfd47724eddp-20, 0x1.b524dcbea595fp-24,
+                                     0x1.e6063ffec5e05p-28, 0x1.ea044073920bdp-32};
+};
+
+template <class T>
+struct split_exponent {
+  vec<T> n, f;
+};
+template <class T>
+HEADWAVE_INLINE split_exponent<T> to_base_two(vec<T> x) {
+  using constants = exponential_constants<T>;
+  const vec<T> n = round_to_nearest(multiply(x, broadcast(constants::log2_e_high)));
+  const vec<T> f = multiply_add(x, broadcast(constants::log2_e_high), subtract(broadcast(T(0)), n));
+  return {n, multiply_add(x, broadcast(constants::log2_e_low), f)};
+}
+
+/// e^x for x <= 80: at most 1.1 ulp off; 0 below the underflow bound, -infinity included; NaN for NaN.
+template <class T>
+HEADWAVE_INLINE vec<T> exponential(vec<T> x) {
+  using constants = exponential_constants<T>;
+  const split_exponent<T> split = to_base_two(x);
+  const vec<T> power = multiply_add(polynomial(constants::power, split.f), split.f, broadcast(T(1)));
+  return keep(not_less(x, broadcast(constants::underflow)), times_power_of_two(power, split.n));
+}
+
+/// tanh(x) = -m / (2 + m) with m = e^(-2|x|) - 1, which is formed without cancellation, and the sign of x: at most 3.4
+/// ulp off. NaN for NaN.
+template <class T>
+HEADWAVE_INLINE vec<T> hyperbolic_tangent(vec<T> x) {
+  using constants = exponential_constants<T>;
+  // Past 20 the result is 1 in float and double alike. The order of the operands lets NaN through.
+  const vec<T> t = maximum(broadcast(T(-40)), multiply(absolute(x), broadcast(T(-2))));
+  const split_exponent<T> split = to_base_two(t);
+  const vec<T> scale = times_power_of_two(broadcast(T(1)), split.n);
+  const vec<T> rise = multiply(polynomial(constants::power, split.f), split.f);
+  const vec<T> m = multiply_add(rise, scale, subtract(scale, broadcast(T(1))));
+  return copy_sign(divide(subtract(broadcast(T(0)), m), add(m, broadcast(T(2)))), x);
+}
+
+/// out[i] = e^(x[i] - max) / sum of e^(x[j] - max), over count elements; -infinity has weight 0, and so has a row of
+/// nothing else. x and out may be the same row.
+template <class T>
+void softmax_row(T* out, index out_stride, const T* x, index x_stride, index count) {
+  constexpr index lanes = vec<T>::lanes;
+  const vec<T> nothing = broadcast(negative_infinity<T>());
+  const vec<T> lane_numbers = load(lane_numbers_of<T>);
+  vec<T> largest = broadcast(lowest_finite<T>());
+  for (index i = 0; i < count; i += lanes) {
+    const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
+    largest = maximum(largest, select(present, load_first(x + i * x_stride, x_stride, count - i), nothing));
+  }
+  const vec<T> reference = broadcast(reduce_maximum(largest));
+  vec<T> sums = broadcast(T(0));
+  for (index i = 0; i < count; i += lanes) {
+    const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
+    const vec<T> power =
+        keep(present, exponential(subtract(load_first(x + i * x_stride, x_stride, count - i), reference)));
+    sums = add(sums, power);
+    store_first(out + i * out_stride, out_stride, power, count - i);
+  }
+  const T sum = reduce_add(sums);
+  const vec<T> divisor = broadcast(bits_of(sum) == 0 ? T(1) : sum);
+  for (index i = 0; i < count; i += lanes) {
+    const vec<T> power = load_first(out + i * out_stride, out_stride, count - i);
+    store_first(out + i * out_stride, out_stride, divide(power, divisor), count - i);
+  }
+}
+
+}  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
