@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The whole library, in reading order.
+// clang-format off
+#include <headwave/version.hpp>
+#include <headwave/config.hpp>
+#include <headwave/error.hpp>
+#include <headwave/tensor.hpp>
+#include <headwave/positional_encoding.hpp>
+#include <headwave/softmax.hpp>
+#include <headwave/attention.hpp>
+#include <headwave/linear.hpp>
+#include <headwave/multi_head_attention.hpp>
+#include <headwave/isa.hpp>
+// clang-format on
