@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#include <headwave/attention.hpp>
+
+#include "support/attention_check.hpp"
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace hw = headwave;
+using support::attention_faults;
+using support::random_source;
+using support::sizes;
+using support::spacing;
+using support::text_of;
+using support::window;
+
+namespace {
+
+struct problem_sizes {
+  std::size_t batch, query_length, key_length, heads, kv_heads, head_dim, value_dim;
+};
+
+std::string text_of_sizes(const problem_sizes& s) {
+  return text_of(
+      support::extents<7>{s.batch, s.query_length, s.key_length, s.heads, s.kv_heads, s.head_dim, s.value_dim});
+}
+
+/// Inputs and options drawn at random, with the memory that the options look at.
+template <class T>
+struct random_problem {
+  hw::tensor<T, 4> q, k, v, bias;
+  hw::tensor<bool, 4> visible;
+  std::vector<std::int64_t> query_starts, key_lengths;
+  std::vector<T> slopes, sinks;
+  hw::attention_options<T> options;
+
+  random_problem(const problem_sizes& s, random_source& random, double option_chance) {
+    q = random.tensor<T>({s.batch, s.query_length, s.heads, s.head_dim});
+    k = random.tensor<T>({s.batch, s.key_length, s.kv_heads, s.head_dim});
+    v = random.tensor<T>({s.batch, s.key_length, s.kv_heads, s.value_dim});
+    const auto wanted = [&] { return random.chance(option_chance); };
+    const auto position = [&] {
+      return static_cast<std::int64_t>(random.integer(0, s.key_length + s.query_length + 2)) -
+             static_cast<std::int64_t>(s.query_length) - 1;
+    };
+    const auto broadcast = [&](std::size_t extent) { return random.chance(0.5) ? extent : 1; };
+    const bool scores_exist = s.batch * s.heads * s.query_length * s.key_length > 0;
+    if (wanted()) {
+      options.scale = random.chance(0.2) ? 0 : random.uniform(-1, 1);
+    }
+    if (wanted()) {
+      options.softcap = random.uniform(0.5, 30);
+    }
+    if (wanted() && scores_exist) {
+      bias = random.tensor<T>(
+          {broadcast(s.batch), broadcast(s.heads), broadcast(s.query_length), broadcast(s.key_length)});
+      for (T& x : bias) {
+        x = random.chance(0.2) ? -std::numeric_limits<T>::infinity() : x;
+      }
+      options.bias = bias;
+    }
+    if (wanted() && scores_exist) {
+      visible =
+          random.mask({broadcast(s.batch), broadcast(s.heads), broadcast(s.query_length), broadcast(s.key_length)},
+                      random.uniform(0.1, 0.95));
+      options.visible = visible;
+    }
+    options.causal = wanted();
+    if (wanted()) {
+      options.query_start = position();
+    } else if (wanted() && s.batch > 0) {
+      for (std::size_t b = 0; b < s.batch; ++b) {
+        query_starts.push_back(position());
+      }
+      options.query_starts = query_starts;
+    }
+    if (wanted()) {
+      options.window.left = static_cast<std::int64_t>(random.integer(0, s.key_length + 1));
+    }
+    if (wanted()) {
+      options.window.right = static_cast<std::int64_t>(random.integer(0, s.key_length + 1));
+    }
+    if (wanted() && s.batch > 0) {
+      for (std::size_t b = 0; b < s.batch; ++b) {
+        key_lengths.push_back(static_cast<std::int64_t>(random.integer(0, s.key_length)));
+      }
+      options.key_lengths = key_lengths;
+    }
+    if (wanted()) {
+      for (std::size_t h = 0; h < s.heads; ++h) {
+        slopes.push_back(static_cast<T>(random.uniform(0.01, 0.5)));
+      }
+      options.alibi_slopes = slopes;
+    }
+    if (wanted()) {
+      for (std::size_t h = 0; h < s.heads; ++h) {
+        sinks.push_back(static_cast<T>(random.uniform(-3, 3)));
+      }
+      options.sinks = sinks;
+    }
+  }
+  random_problem(const random_problem&) = delete;
+
+  std::string faults(spacing layout = {}) const { return attention_faults(q, k, v, options, layout); }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("small shapes with random options", "[attention][random]", float, double) {
+  random_source random(100 + sizeof(TestType));
+  std::string failures;
+  std::size_t count = 0;
+  for (int n = 0; n < 2000; ++n) {
+    problem_sizes s{};
+    s.batch = random.integer(1, 3);
+    s.query_length = random.pick({0, 1, 1, 2, 3, 5, 7, 11, 17});
+    s.key_length = random.pick({0, 1, 2, 3, 5, 8, 13, 16, 17, 31, 45});
+    s.kv_heads = random.integer(1, 3);
+    s.heads = s.kv_heads * random.integer(1, 3);
+    s.head_dim = random.pick({0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24});
+    s.value_dim = random.pick({0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24});
+    const random_problem<TestType> problem(s, random, 0.3);
+    const spacing layout{random.chance(0.5)   ? 1
+                         : random.chance(0.5) ? 2
+                                              : -1,
+                         random.integer(0, 4), random.chance(0.3)};
+    const std::string faults = problem.faults(layout);
+    if (!faults.empty() && ++count <= 5) {
+      failures += "problem " + std::to_string(n) + ", sizes " + text_of_sizes(s) + "\n" + faults;
+    }
+  }
+  CAPTURE(count);
+  CHECK(failures == "");
+}
+
+TEMPLATE_TEST_CASE("every width of heads, several key blocks, with and without options", "[attention][random]", float,
+                   double) {
+  random_source random(200 + sizeof(TestType));
+  // head_dim, value_dim, query_length, key_length: below, at and past the sizes of tiles and blocks.
+  const std::size_t shapes[][4] = {{1, 3, 33, 700},     {5, 8, 17, 257},     {8, 5, 50, 300},    {32, 32, 16, 256},
+                                   {40, 24, 15, 513},   {64, 64, 70, 700},   {72, 80, 9, 255},   {80, 72, 31, 129},
+                                   {96, 96, 13, 640},   {128, 128, 4, 1300}, {160, 40, 6, 511},  {256, 256, 3, 300},
+                                   {576, 512, 52, 100}, {64, 128, 1, 1300},  {128, 64, 400, 40}, {3, 2, 1400, 20}};
+  for (const auto& [head_dim, value_dim, query_length, key_length] : shapes) {
+    for (const double option_chance : {0.0, 0.35}) {
+      const std::size_t group = query_length > 100 ? 1 : random.integer(1, 2);
+      const problem_sizes s{1, query_length, key_length, 2 * group, 2, head_dim, value_dim};
+      const random_problem<TestType> problem(s, random, option_chance);
+      CAPTURE(text_of_sizes(s), option_chance);
+      CHECK(problem.faults() == "");
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("one query against a cache, in groups", "[attention][random]", float, double) {
+  random_source random(300 + sizeof(TestType));
+  for (const std::size_t group : sizes{1, 4, 8}) {
+    for (const std::size_t length : sizes{1, 63, 64, 65, 256, 257, 1025}) {
+      const random_problem<TestType> problem({2, 1, length, 2 * group, 2, 64, 64}, random, 0.15);
+      CAPTURE(group, length);
+      CHECK(problem.faults() == "");
+    }
+  }
+}
+
+TEST_CASE("double is right to 1e-13 of the size of the values", "[attention][random]") {
+  random_source random(400);
+  for (const std::size_t head_dim : sizes{1, 64, 576}) {
+    const auto q = random.tensor<double>({1, 7, 4, head_dim});
+    const auto k = random.tensor<double>({1, 600, 2, head_dim});
+    const auto v = random.tensor<double>({1, 600, 2, 48});
+    const hw::attention_options<double> options = {.causal = true};
+    const oracle::attention_result expected = oracle::attention(q, k, v, options);
+    CAPTURE(head_dim);
+    CHECK(support::within(hw::scaled_dot_product_attention(q, k, v, options), expected.out.value, 1e-13) == "");
+  }
+}
+
+TEMPLATE_TEST_CASE("inputs and outputs of any strides", "[attention][random]", float, double) {
+  random_source random(500 + sizeof(TestType));
+  std::string failures;
+  for (int n = 0; n < 60; ++n) {
+    const std::size_t kv_heads = random.integer(1, 2);
+    const problem_sizes s{
+        random.integer(1, 2),  random.integer(1, 20), random.integer(1, 70), kv_heads * random.integer(1, 2), kv_heads,
+        random.integer(1, 40), random.integer(1, 40)};
+    const random_problem<TestType> problem(s, random, 0.2);
+    const auto any = [&] {
+      return spacing{std::ptrdiff_t(random.integer(0, 6)) - 3, random.integer(0, 9), random.chance(0.5)};
+    };
+    const auto usable = [&] {
+      spacing layout = any();
+      layout.last_stride = layout.last_stride == 0 ? 1 : layout.last_stride;
+      return layout;
+    };
+    // Every gap of an input holds NaN.
+    const window<TestType, 4> q(problem.q, usable());
+    const window<TestType, 4> k(problem.k, usable());
+    const window<TestType, 4> v(problem.v, usable());
+    std::string faults = attention_faults(q.view(), k.view(), v.view(), problem.options, usable());
+    const auto expected = hw::scaled_dot_product_attention(problem.q, problem.k, problem.v, problem.options);
+    faults +=
+        support::same_bits(hw::scaled_dot_product_attention(q.view(), k.view(), v.view(), problem.options), expected);
+
+    // [batch, heads, length, channels] memory, seen through transposed(1, 2).
+    const auto turned = [](const hw::tensor<TestType, 4>& x) { return support::packed(x.view().transposed(1, 2)); };
+    const auto turned_q = turned(problem.q);
+    const auto turned_k = turned(problem.k);
+    const auto turned_v = turned(problem.v);
+    hw::tensor<TestType, 4> out({s.batch, s.heads, s.query_length, s.value_dim});
+    hw::scaled_dot_product_attention_into(out.view().transposed(1, 2), turned_q.view().transposed(1, 2),
+                                          turned_k.view().transposed(1, 2), turned_v.view().transposed(1, 2),
+                                          problem.options);
+    faults += support::same_bits(out.view().transposed(1, 2), expected);
+    if (!faults.empty()) {
+      failures += "sizes " + text_of_sizes(s) + "\n" + faults;
+    }
+  }
+  CHECK(failures == "");
+}
+
+TEMPLATE_TEST_CASE("inputs whose strides are zero", "[attention][random]", float, double) {
+  random_source random(600 + sizeof(TestType));
+  const auto one_query = random.tensor<TestType>({1, 1, 4, 8});
+  const auto one_key = random.tensor<TestType>({1, 70, 1, 8});
+  const hw::tensor_view<const TestType, 4> q(one_query.data(), {3, 6, 4, 8}, {0, 0, 8, 1});
+  const hw::tensor_view<const TestType, 4> k(one_key.data(), {3, 70, 2, 8}, {0, 8, 0, 1});
+  const hw::tensor_view<const TestType, 4> v(one_key.data(), {3, 70, 2, 8}, {0, 8, 0, 0});
+  CHECK(attention_faults(q, k, v, {.causal = true}) == "");
+}
