@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+
+// What machine.hpp times, compiled once for each instruction set: a namespace HEADWAVE_BENCH_TIER, with vectors of
+// HEADWAVE_BENCH_VECTOR bytes. No standard template may be used here, because a region's target does not reach into it.
+
+namespace bench::HEADWAVE_BENCH_TIER {
+
+/// A fused multiply-add takes 4 cycles and two start in each, so 8 chains would do; multiplying and adding apart
+/// needs 12.
+inline constexpr int chains = 12;
+
+/// Floating-point operations of one round of multiply_add.
+template <class T>
+inline constexpr int operations = 2 * chains * HEADWAVE_BENCH_VECTOR / static_cast<int>(sizeof(T));
+
+/// Independent chains x = x * factor + addend that stay in registers. The result is there to be used, so that nothing
+/// is left out.
+template <class T>
+__attribute__((noinline)) T multiply_add(T factor, T addend, int rounds) {
+  typedef T vec __attribute__((vector_size(HEADWAVE_BENCH_VECTOR)));
+  const vec factors = vec{} + factor, addends = vec{} + addend;
+  vec chain[chains];
+  HEADWAVE_BENCH_UNROLL
+  for (int i = 0; i < chains; ++i) {
+    chain[i] = factors + static_cast<T>(i);
+  }
+  for (int round = 0; round < rounds; ++round) {
+    HEADWAVE_BENCH_UNROLL
+    for (int i = 0; i < chains; ++i) {
+      chain[i] = chain[i] * factors + addends;
+    }
+  }
+  vec sum = {};
+  HEADWAVE_BENCH_UNROLL
+  for (int i = 0; i < chains; ++i) {
+    sum += chain[i];
+  }
+  return sum[0] + sum[1];
+}
+
+/// Reads every whole block of 512 bytes. data is aligned to a vector.
+__attribute__((noinline)) inline std::uint64_t read(const void* data, std::size_t bytes) {
+  typedef std::uint64_t vec __attribute__((vector_size(HEADWAVE_BENCH_VECTOR), may_alias));
+  constexpr int streams = 8;
+  constexpr std::size_t step = 512 / sizeof(vec);
+  const vec* const source = static_cast<const vec*>(data);
+  vec sum[streams] = {};
+  for (std::size_t i = 0; i + step <= bytes / sizeof(vec); i += step) {
+    HEADWAVE_BENCH_UNROLL
+    for (std::size_t j = 0; j < step; ++j) {
+      sum[j % streams] ^= source[i + j];
+    }
+  }
+  vec total = {};
+  HEADWAVE_BENCH_UNROLL
+  for (int i = 0; i < streams; ++i) {
+    total ^= sum[i];
+  }
+  return total[0] ^ total[1];
+}
+
+}  // namespace bench::HEADWAVE_BENCH_TIER
