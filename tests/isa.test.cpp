@@ -92,7 +92,8 @@ TEST_CASE("every tier gives the same encoding up to its last bit") {
   const auto encoding = hw::sinusoidal_encoding<float>(100, 37);
   double worst = 0;
   for (std::size_t i = 0; i < encoding.size(); ++i) {
-    worst = std::max(worst, std::abs(double{encoding.data()[i]} - double{reference.data()[i]}));
+    worst =
+        std::max(worst, std::abs(static_cast<double>(encoding.data()[i]) - static_cast<double>(reference.data()[i])));
   }
   CHECK(worst <= 6e-8);
 }
