@@ -61,6 +61,16 @@ constexpr bool is_output = hw::output_like<X, 2>;
 
 }  // namespace
 
+TEST_CASE("a view of constants is usable in constant expressions") {
+  static constexpr float numbers[] = {0, 1, 2, 3, 4, 5};
+  constexpr hw::tensor_view<const float, 2> view(numbers, {2, 3});
+  STATIC_REQUIRE(&view(1, 2) == numbers + 5);
+  STATIC_REQUIRE(&view.transposed(0, 1)(2, 0) == numbers + 2);
+  STATIC_REQUIRE(&view.slice(0, 1, 1)(0, 0) == numbers + 3);
+  STATIC_REQUIRE(&view.reshaped({6})(4) == numbers + 4);
+  STATIC_REQUIRE(view.size() == 6);
+}
+
 TEST_CASE("a view is three plain arrays, copied as bytes", "[tensor_view]") {
   STATIC_REQUIRE(std::is_trivially_copyable_v<hw::tensor_view<float, 3>>);
   STATIC_REQUIRE(std::is_standard_layout_v<hw::tensor_view<float, 3>>);

@@ -70,7 +70,7 @@ inline std::string differ(const char* rule, std::size_t a, std::size_t b) {
 }
 
 /// a * b, or an error where the product does not fit a signed index.
-inline std::size_t checked_product(const char* function, std::size_t a, std::size_t b) {
+constexpr std::size_t checked_product(const char* function, std::size_t a, std::size_t b) {
   std::size_t product = 0;
   if (__builtin_mul_overflow(a, b, &product) || product > static_cast<std::size_t>(PTRDIFF_MAX)) {
     fail(function, "size overflows: " + std::to_string(a) + " * " + std::to_string(b));
@@ -79,7 +79,7 @@ inline std::size_t checked_product(const char* function, std::size_t a, std::siz
 }
 
 /// The number of elements of a shape. An extent of zero makes any shape empty, whatever the other extents are.
-inline std::size_t checked_size(const char* function, const std::size_t* extents, std::size_t rank) {
+constexpr std::size_t checked_size(const char* function, const std::size_t* extents, std::size_t rank) {
   std::size_t size = 1;
   for (std::size_t axis = 0; axis < rank; ++axis) {
     if (extents[axis] == 0) {
