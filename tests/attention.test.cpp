@@ -18,7 +18,9 @@ using support::attention_faults;
 using support::constant;
 using support::error_of;
 using support::flat;
+using support::infinity;
 using support::lacks;
+using support::not_a_number;
 using support::random_source;
 using support::same_bits;
 using support::sizes;
@@ -27,9 +29,6 @@ using support::window;
 using support::within;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 /// Queries, keys and values of distinct extents.
 template <class T>

@@ -22,7 +22,9 @@ using support::attention_faults;
 using support::constant;
 using support::error_of;
 using support::flat;
+using support::infinity;
 using support::lacks;
+using support::not_a_number;
 using support::random_source;
 using support::same_bits;
 using support::sizes;
@@ -30,9 +32,6 @@ using support::tensor_of;
 using support::within;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 template <class T>
 constexpr double few_ulps = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());

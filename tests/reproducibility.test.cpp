@@ -19,6 +19,7 @@
 namespace hw = headwave;
 using support::constant;
 using support::layer_parameters;
+using support::not_a_number;
 using support::random_source;
 using support::same_bits;
 using support::sizes;
@@ -113,7 +114,6 @@ TEMPLATE_TEST_CASE("a prompt in chunks", "[attention][bits]", float, double) {
 }
 
 TEMPLATE_TEST_CASE("blocked keys past the visible ones", "[attention][bits]", float, double) {
-  constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
   for (const std::size_t keys : key_lengths) {
     const problem<TestType> p(keys);
     const auto alone = p();

@@ -14,20 +14,15 @@ namespace hw = headwave;
 using support::constant;
 using support::error_of;
 using support::flat;
+using support::infinity;
 using support::lacks;
+using support::not_a_number;
 using support::random_source;
 using support::same_bits;
 using support::sizes;
 using support::tensor_of;
 using support::window;
 using support::within;
-
-namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-
-}  // namespace
 
 TEMPLATE_TEST_CASE("softmax of random rows", "[softmax]", float, double) {
   random_source random(1);

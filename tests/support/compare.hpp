@@ -25,6 +25,9 @@ namespace support {
 
 namespace hw = headwave;
 
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
 template <std::size_t Rank>
 using extents = std::array<std::size_t, Rank>;
 
