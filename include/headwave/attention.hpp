@@ -147,8 +147,7 @@ struct attention_shape {
   }
 };
 
-template <class T>
-void check_attention(const attention_shape& s, const attention_options<T>& options, std::size_t weight_columns) {
+inline void check_shapes(const attention_shape& s) {
   s.require_equal("query and key must agree in extent(0), batch", s.query[0], s.key[0]);
   s.require_equal("query and value must agree in extent(0), batch", s.query[0], s.value[0]);
   s.require_equal("key and value must agree in extent(1), key_length", s.key[1], s.value[1]);
@@ -158,6 +157,11 @@ void check_attention(const attention_shape& s, const attention_options<T>& optio
     s.fail_with("heads must be a positive multiple of kv_heads: " + std::to_string(s.query[2]) + " over " +
                 std::to_string(s.key[2]));
   }
+}
+
+/// The options of an attention call whose shapes agree. weight_columns: how many keys a row of weights has.
+template <class T>
+void check_options(const attention_shape& s, const attention_options<T>& options, std::size_t weight_columns) {
   const std::array<std::size_t, 4> scores{s.batch(), s.heads(), s.query_length(), s.key_length()};
   if (options.bias.view().data()) {
     s.require_shape("bias", options.bias.view().extents(), scores, true);
@@ -278,8 +282,7 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
 
   const attention_workspace<T> parts(a);
   T* const workspace = frame.take<T>(static_cast<std::size_t>(parts.size));
-  const index blocks = (a.query_length * (a.heads / a.kv_heads) + parts.rows - 1) / parts.rows;
-  for (index task = 0; task < a.batch * a.kv_heads * blocks; ++task) {
+  for (index task = 0; task < parts.tasks; ++task) {
     HEADWAVE_DISPATCH(attention<T>(a, parts, task, workspace))
   }
   if (options.mean_weights.data()) {
@@ -293,7 +296,8 @@ void check_and_attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4
                       const attention_options<T>& options) {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "attention takes float or double");
   const attention_shape shape{"scaled_dot_product_attention", query.extents(), key.extents(), value.extents()};
-  check_attention(shape, options, key.extent(1));
+  check_shapes(shape);
+  check_options(shape, options, key.extent(1));
   shape.require_shape<4>("out", out.extents(), {query.extent(0), query.extent(1), query.extent(2), value.extent(3)});
   attend(out, query, key, value, options);
 }

@@ -160,12 +160,11 @@ void pack_layer(packed_layer<T>& layer, multi_head_attention_weights<T> w) {
   check_weights(layer, w);
   const std::size_t q = layer.query_width(), kv = layer.key_width();
   const tensor_view<const T, 2> weights[] = {w.q_proj_weight, w.k_proj_weight, w.v_proj_weight, w.out_proj_weight};
-  const tensor_view<const T, 1> biases[] = {layer.shape.bias ? w.in_proj_bias.slice(0, 0, q) : w.in_proj_bias,
-                                            layer.shape.bias ? w.in_proj_bias.slice(0, q, kv) : w.in_proj_bias,
-                                            layer.shape.bias ? w.in_proj_bias.slice(0, q + kv, kv) : w.in_proj_bias,
-                                            w.out_proj_bias,
-                                            w.bias_k,
-                                            w.bias_v};
+  const auto in_proj_bias = [&](std::size_t first, std::size_t count) {
+    return layer.shape.bias ? w.in_proj_bias.slice(0, first, count) : w.in_proj_bias;
+  };
+  const tensor_view<const T, 1> biases[] = {
+      in_proj_bias(0, q), in_proj_bias(q, kv), in_proj_bias(q + kv, kv), w.out_proj_bias, w.bias_k, w.bias_v};
   std::size_t size = 0;
   for (const auto& weight : weights) {
     size += packed_size<T>(layer_name, weight.extent(0), weight.extent(1));
@@ -273,11 +272,11 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
   require(key.extent(1) == value.extent(1), "key and value must agree in extent(1)");
   require(out.extents() == query.extents(), "out must have the query's shape");
   const added_keys<T> added{layer.bias_k(), layer.bias_v(), o.add_zero_attention};
-  check_attention({layer_name,
-                   {query.extent(0), query.extent(1), o.heads, o.head_dim},
-                   {key.extent(0), key.extent(1), o.kv_heads, o.head_dim},
-                   {value.extent(0), value.extent(1), o.kv_heads, o.head_dim}},
-                  options, key.extent(1) + added.count());
+  check_options({layer_name,
+                 {query.extent(0), query.extent(1), o.heads, o.head_dim},
+                 {key.extent(0), key.extent(1), o.kv_heads, o.head_dim},
+                 {value.extent(0), value.extent(1), o.kv_heads, o.head_dim}},
+                options, key.extent(1) + added.count());
 
   const std::size_t q = padded_columns<T>(layer.query_width()), kv = padded_columns<T>(layer.key_width());
   const std::size_t query_rows = checked_product(layer_name, query.extent(0), query.extent(1));

@@ -138,12 +138,16 @@ class row_encoder {
             .cosine_first = options.order == channel_order::cos_sin};
   }
 
+  /// How many of the rows from a position on belong to its run.
+  static index rows_of_run(wide_position first, index rows) {
+    const auto in_run = static_cast<index>(static_cast<std::uint64_t>(first.whole) % phase_run);
+    return rows < phase_run - in_run ? rows : phase_run - in_run;
+  }
+
   /// Rows of consecutive positions at out, row_stride apart.
   void write(T* out, index row_stride, wide_position first, index rows) {
     while (rows > 0) {
-      // To the end of the run that the position stands in.
-      const auto in_run = static_cast<index>(static_cast<std::uint64_t>(first.whole) % phase_run);
-      const index count = rows < phase_run - in_run ? rows : phase_run - in_run;
+      const index count = rows_of_run(first, rows);
       for (index i = 0; i < count_; ++i) {
         phases_[i] = phase_at(first, rates_[i]);
       }
@@ -163,22 +167,32 @@ class row_encoder {
       write(out, row_stride, first, rows);
       return;
     }
-    for (index row = 0; row < rows; ++row) {
-      const T* const encoded = one_row(first);
+    for_each_row(first, rows, [&](index row, const T* encoded) {
       for (index channel = 0; channel < row_.channels; ++channel) {
         out[row * row_stride + channel * channel_stride] = encoded[channel];
       }
-      ++first.whole;
-    }
+    });
   }
 
-  /// One row in memory of the encoder, valid until the next.
-  const T* one_row(wide_position position) {
-    if (!buffer_) {
-      buffer_ = frame_.take<T>(static_cast<std::size_t>(row_.channels));
+  /// Calls visit(row, its contiguous channels) for rows of consecutive positions; the channels are valid during the
+  /// call.
+  template <class Visit>
+  void for_each_row(wide_position first, index rows, Visit visit) {
+    index done = 0;
+    while (done < rows) {
+      const index count = rows_of_run(first, rows - done);
+      if (count > buffered_) {
+        buffer_ = frame_.take<T>(checked_product("sinusoidal_encoding", static_cast<std::size_t>(count),
+                                                 static_cast<std::size_t>(row_.channels)));
+        buffered_ = count;
+      }
+      write(buffer_, row_.channels, first, count);
+      for (index row = 0; row < count; ++row) {
+        visit(done + row, static_cast<const T*>(buffer_ + row * row_.channels));
+      }
+      first.whole += static_cast<uint128>(count);
+      done += count;
     }
-    write(buffer_, 0, position, 1);
-    return buffer_;
   }
 
  private:
@@ -188,6 +202,7 @@ class row_encoder {
   std::uint64_t* phases_ = nullptr;
   std::uint64_t* steps_ = nullptr;
   T* buffer_ = nullptr;
+  index buffered_ = 0;  // rows that the buffer holds
   sinusoid_arguments<T> row_{};
 };
 
@@ -237,21 +252,19 @@ template <class T>
 void encode_and_add(tensor_view<T, 3> x, const encoding_options& options) {
   row_encoder<T> encoder("add_sinusoidal_encoding", x.extent(2), options);
   const auto channels = static_cast<index>(x.extent(2));
-  wide_position position = exact_position(options.first_position);
-  for (index row = 0; row < static_cast<index>(x.extent(1)); ++row) {
-    const T* const encoded = encoder.one_row(position);
-    ++position.whole;
-    for (index sample = 0; sample < static_cast<index>(x.extent(0)); ++sample) {
-      T* const target = x.data() + sample * x.stride(0) + row * x.stride(1);
-      if (x.stride(2) == 1) {
-        HEADWAVE_DISPATCH(add_row<T>(target, encoded, channels))
-      } else {
-        for (index channel = 0; channel < channels; ++channel) {
-          target[channel * x.stride(2)] += encoded[channel];
-        }
-      }
-    }
-  }
+  encoder.for_each_row(exact_position(options.first_position), static_cast<index>(x.extent(1)),
+                       [&](index row, const T* encoded) {
+                         for (index sample = 0; sample < static_cast<index>(x.extent(0)); ++sample) {
+                           T* const target = x.data() + sample * x.stride(0) + row * x.stride(1);
+                           if (x.stride(2) == 1) {
+                             HEADWAVE_DISPATCH(add_row<T>(target, encoded, channels))
+                           } else {
+                             for (index channel = 0; channel < channels; ++channel) {
+                               target[channel * x.stride(2)] += encoded[channel];
+                             }
+                           }
+                         }
+                       });
 }
 
 /// Position number i of an axis of a grid.
@@ -276,14 +289,15 @@ void encode_grid(tensor_view<T, 3> out, const grid_encoding_options& options) {
   for (std::size_t axis = 0; axis < 2; ++axis) {
     const index first_channel = (axis == 0) == options.columns_first ? static_cast<index>(half) : 0;
     for (std::size_t i = 0; i < out.extent(axis); ++i) {
-      const T* const encoded = encoder.one_row(grid_position(i, out.extent(axis), options));
-      for (std::size_t j = 0; j < out.extent(1 - axis); ++j) {
-        T* const cell = out.data() + static_cast<index>(i) * out.stride(axis) +
-                        static_cast<index>(j) * out.stride(1 - axis) + first_channel * out.stride(2);
-        for (index channel = 0; channel < static_cast<index>(half); ++channel) {
-          cell[channel * out.stride(2)] = encoded[channel];
+      encoder.for_each_row(grid_position(i, out.extent(axis), options), 1, [&](index, const T* encoded) {
+        for (std::size_t j = 0; j < out.extent(1 - axis); ++j) {
+          T* const cell = out.data() + static_cast<index>(i) * out.stride(axis) +
+                          static_cast<index>(j) * out.stride(1 - axis) + first_channel * out.stride(2);
+          for (index channel = 0; channel < static_cast<index>(half); ++channel) {
+            cell[channel * out.stride(2)] = encoded[channel];
+          }
         }
-      }
+      });
     }
   }
 }

@@ -88,22 +88,27 @@ inline constexpr index key_block = 256;
 /// At most so many rows of queries form a tile on any tier.
 inline constexpr index largest_tile = 16;
 
-/// Where the parts of an attention task's workspace lie, in elements from its start.
+/// How an attention call is cut into tasks, and where the parts of a task's workspace lie, in elements from its start.
 template <class T>
 struct attention_workspace {
-  index rows;         ///< query rows of a task
+  index all_rows;     ///< query rows that read one key/value head
+  index rows;         ///< of them, at most so many in a task
+  index blocks;       ///< tasks of one key/value head
+  index tasks;        ///< of the whole call
   index value_width;  ///< value_dim, rounded up to whole vecs
   index keys, values, queries, output, sums, references, scores, hidden, size;
 
   HEADWAVE_INLINE explicit attention_workspace(const attention_arguments<T>& a) {
     constexpr index lanes = vec_lanes<T>;
-    const index all_rows = a.query_length * (a.heads / a.kv_heads);
+    all_rows = a.query_length * (a.heads / a.kv_heads);
     value_width = round_up(a.value_dim, lanes);
     // Queries and outputs of a task take about 192 KiB, so that they share the L2 cache with a block of keys and
     // values.
     const index budget = static_cast<index>(192 * 1024 / sizeof(T)) / (a.head_dim + value_width + lanes);
     rows = budget < 48 ? 48 : budget;
     rows = all_rows < rows ? all_rows : rows;
+    blocks = (all_rows + rows - 1) / rows;
+    tasks = a.batch * a.kv_heads * blocks;
     index next = 0;
     keys = take(next, key_block * a.head_dim);
     values = take(next, key_block * value_width);

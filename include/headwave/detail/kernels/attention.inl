@@ -101,21 +101,28 @@ struct attention_task {
     return powers[0];
   }
 
+  HEADWAVE_INLINE const T* query_row(index row) const {
+    return a.query.data + batch * a.query.batch + head_of(row) * a.query.head + query_of(row) * a.query.length;
+  }
+
+  HEADWAVE_INLINE vec<T> soft_capped(vec<T> score) const {
+    if (bits_of(a.softcap) == 0) {
+      return score;
+    }
+    const vec<T> cap = broadcast(a.softcap);
+    return multiply(cap, hyperbolic_tangent(divide(score, cap)));
+  }
+
   /// The score of the key that every query sees. Bias, ALiBi and masks do not reach it.
   T bias_key_score(index row) const {
-    const T* const query =
-        a.query.data + batch * a.query.batch + head_of(row) * a.query.head + query_of(row) * a.query.length;
+    const T* const query = query_row(row);
     vec<T> sum = broadcast(T(0));
     for (index c = 0; c < a.head_dim; ++c) {
       sum = multiply_add(broadcast(query[c * a.query.channel] * a.scale),
                          broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
     }
-    if (bits_of(a.softcap) != 0) {
-      const vec<T> cap = broadcast(a.softcap);
-      sum = multiply(cap, hyperbolic_tangent(divide(sum, cap)));
-    }
     T score[64 / sizeof(T)];
-    store(score, sum);
+    store(score, soft_capped(sum));
     return score[0];
   }
 
@@ -164,8 +171,7 @@ struct attention_task {
       const index first = t * rows / tiles;
       const int count = balanced_rows(rows, tiles, t);
       for (int r = 0; r < count; ++r) {
-        const T* source = a.query.data + batch * a.query.batch + head_of(first + r) * a.query.head +
-                          query_of(first + r) * a.query.length;
+        const T* source = query_row(first + r);
         T* target = queries(first) + r;
         for (index c = 0; c < a.head_dim; ++c) {
           target[c * count] = source[c * a.query.channel] * a.scale;
@@ -206,19 +212,14 @@ struct attention_task {
   }
 
   /// Soft cap, bias, ALiBi and visibility, in this order, on a row's scores of the keys first .. last-1, both multiples
-  /// of lanes. What the row must not see becomes -infinity, whatever the score was.
-  void finish_scores(index row, T* s, index first, index last) const {
-    const key_range own = keys_of(row);
+  /// of lanes. What the row must not see becomes -infinity, whatever the score was. own: the row's keys_of().
+  void finish_scores(index row, key_range own, T* s, index first, index last) const {
     const index head = head_of(row), query = query_of(row);
     const std::int64_t position = position_of(row);
     const vec<T> nothing = broadcast(negative_infinity<T>());
     const vec<T> lane_numbers = load(lane_numbers_of<T>);
     for (index key = first; key < last; key += lanes) {
-      vec<T> score = load(s + key - block_first);
-      if (bits_of(a.softcap) != 0) {
-        const vec<T> cap = broadcast(a.softcap);
-        score = multiply(cap, hyperbolic_tangent(divide(score, cap)));
-      }
+      vec<T> score = soft_capped(load(s + key - block_first));
       lane_mask<T> blocked = less(nothing, nothing);
       if (a.bias.data) {
         const T* source =
@@ -262,7 +263,7 @@ struct attention_task {
     const key_range own = keys_of(row);
     if (a.bias.data || a.visible.data || a.alibi_slopes || bits_of(a.softcap) != 0 || own.first > first ||
         own.last < last) {
-      finish_scores(row, s, first, last);
+      finish_scores(row, own, s, first, last);
     }
     if (a.weights.data) {
       for (index key = first; key < last; key += lanes) {
@@ -438,21 +439,19 @@ struct attention_task {
   }
 };
 
-/// Task number task of attention_tasks(): its rows of out, lse and weights. workspace: parts.size elements.
+/// Task number task of parts.tasks: its rows of out, lse and weights. workspace: parts.size elements.
 template <class T>
 void attention(const attention_arguments<T>& a, const attention_workspace<T>& parts, index task, T* workspace) {
-  const index group = a.heads / a.kv_heads;
-  const index all_rows = a.query_length * group;
-  const index blocks = (all_rows + parts.rows - 1) / parts.rows;
-  const index first_row = task % blocks * parts.rows;
+  const index block = task % parts.blocks, kv_task = task / parts.blocks;
+  const index first_row = block * parts.rows;
   attention_task<T>{.a = a,
                     .parts = parts,
                     .workspace = workspace,
-                    .batch = task / blocks / a.kv_heads,
-                    .kv_head = task / blocks % a.kv_heads,
-                    .group = group,
+                    .batch = kv_task / a.kv_heads,
+                    .kv_head = kv_task % a.kv_heads,
+                    .group = a.heads / a.kv_heads,
                     .first_row = first_row,
-                    .rows = smaller(parts.rows, all_rows - first_row)}
+                    .rows = smaller(parts.rows, parts.all_rows - first_row)}
       .run();
 }
 
