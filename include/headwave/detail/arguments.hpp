@@ -41,12 +41,31 @@ struct gemm_arguments {
   index rows, depth, columns;
 };
 
-/// Rows of A that are packed at a time.
-inline constexpr index gemm_row_block = 96;
+/// Rows of A are packed in blocks of so many k, each packed_stride long: detail/kernels/gemm.inl.
+inline constexpr index depth_block = 256;
+
+/// Half a cache line more than a block of floats, so that the rows of a tile lie in different sets and banks of the
+/// cache.
+template <class T>
+inline constexpr index packed_stride = depth_block + static_cast<index>(32 / sizeof(T));
+
+/// Elements of count packed rows.
+template <class T>
+HEADWAVE_INLINE index packed_rows_size(index count, index depth) {
+  return count * packed_stride<T> * ((depth + depth_block - 1) / depth_block);
+}
+
+/// At most so many rows of A are packed at a time: they share the L2 cache with the panels that pass.
+template <class T>
+HEADWAVE_INLINE index gemm_block_rows(const gemm_arguments<T>& product) {
+  const index fitting = static_cast<index>(448 * 1024 / sizeof(T)) / (product.depth + 1);
+  return fitting < 48 ? 48 : fitting < 144 ? fitting : 144;
+}
 
 template <class T>
 HEADWAVE_INLINE index gemm_workspace(const gemm_arguments<T>& product) {
-  return (product.rows < gemm_row_block ? product.rows : gemm_row_block) * product.depth;
+  const index rows = gemm_block_rows(product);
+  return packed_rows_size<T>(product.rows < rows ? product.rows : rows, product.depth);
 }
 
 /// A four-dimensional operand: data + b * batch + h * head + l * length + c * channel.
@@ -81,9 +100,21 @@ struct attention_arguments {
   strided4<T> weights;  ///< [b][h][query = length][key = channel], the two keys above last; null: not wanted
 };
 
+/// Keys first .. last-1.
+struct key_range {
+  index first, last;
+};
+
+/// What an attention task knows of one of its rows.
+struct attention_row {
+  index query, head;
+  std::int64_t position;
+  key_range keys;  ///< that causality, window and key length leave to it
+};
+
 /// Keys between two fixed boundaries, whose contribution is summed from zero before it joins the output. A change of
 /// this number changes the last bits of every result.
-inline constexpr index key_block = 256;
+inline constexpr index key_block = depth_block;
 
 /// At most so many rows of queries form a tile on any tier.
 inline constexpr index largest_tile = 16;
@@ -96,33 +127,31 @@ struct attention_workspace {
   index blocks;       ///< tasks of one key/value head
   index tasks;        ///< of the whole call
   index value_width;  ///< value_dim, rounded up to whole vecs
-  index keys, values, queries, output, sums, references, scores, hidden, size;
+  index keys, values, queries, output, sums, references, row_facts, scores, hidden, size;
 
   HEADWAVE_INLINE explicit attention_workspace(const attention_arguments<T>& a) {
     constexpr index lanes = vec_lanes<T>;
     all_rows = a.query_length * (a.heads / a.kv_heads);
     value_width = round_up(a.value_dim, lanes);
-    // Queries and outputs of a task take about 192 KiB, so that they share the L2 cache with a block of keys and
+    // Queries and outputs of a task take about 128 KiB, so that they share the L2 cache with a block of keys and
     // values.
-    const index budget = static_cast<index>(192 * 1024 / sizeof(T)) / (a.head_dim + value_width + lanes);
+    const index budget = static_cast<index>(128 * 1024 / sizeof(T)) / (a.head_dim + value_width + lanes);
     rows = budget < 48 ? 48 : budget;
-    rows = all_rows < rows ? all_rows : rows;
     blocks = (all_rows + rows - 1) / rows;
+    rows = (all_rows + blocks - 1) / blocks;
     tasks = a.batch * a.kv_heads * blocks;
     index next = 0;
     keys = take(next, key_block * a.head_dim);
     values = take(next, key_block * value_width);
-    queries = take(next, rows * a.head_dim);
+    queries = take(next, packed_rows_size<T>(rows, a.head_dim));
     output = take(next, rows * value_width);
     sums = take(next, rows * lanes);
     references = take(next, rows);
-    scores = take(next, largest_tile * score_stride);
+    row_facts = take(next, rows * static_cast<index>(sizeof(attention_row) / sizeof(T)));
+    scores = take(next, largest_tile * packed_stride<T>);
     hidden = take(next, largest_tile * key_block / static_cast<index>(sizeof(T)));
     size = next;
   }
-
-  /// Distance of two rows of a tile's scores. The extra vec keeps rows out of each other's cache sets.
-  static constexpr index score_stride = key_block + vec_lanes<T>;
 
  private:
   HEADWAVE_INLINE static index take(index& next, index count) {

@@ -16,25 +16,24 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 /// nothing.
 inline constexpr int reference_slack = 8;
 
-struct key_range {
-  index first, last;  ///< keys first .. last-1
-};
-
-HEADWAVE_INLINE index smaller(index a, index b) {
-  return a < b ? a : b;
-}
-HEADWAVE_INLINE index larger(index a, index b) {
-  return a > b ? a : b;
-}
 HEADWAVE_INLINE std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
 }
 
+/// Rows of queries, keys, values and outputs lie far apart, where no hardware looks ahead: so many rows before they are
+/// wanted, they are fetched into the cache, to be read (0) or written (1).
+inline constexpr index fetch_distance = 8;
+template <int ForWriting, class T>
+HEADWAVE_INLINE void fetch(const T* row, index stride, index count) {
+  for (index i = 0; i < count; i += vec<T>::lanes) {
+    __builtin_prefetch(row + i * stride, ForWriting);
+  }
+}
+
 template <class T>
 struct attention_task {
   static constexpr index lanes = vec<T>::lanes;
-  static constexpr index score_stride = attention_workspace<T>::score_stride;
 
   const attention_arguments<T>& a;
   const attention_workspace<T>& parts;
@@ -47,24 +46,20 @@ struct attention_task {
 
   HEADWAVE_INLINE T* keys() const { return workspace + parts.keys; }
   HEADWAVE_INLINE T* values() const { return workspace + parts.values; }
-  HEADWAVE_INLINE T* queries(index row) const { return workspace + parts.queries + row * a.head_dim; }
+  HEADWAVE_INLINE T* queries(index row) const { return workspace + parts.queries + row * packed_stride<T>; }
   HEADWAVE_INLINE T* output(index row) const { return workspace + parts.output + row * parts.value_width; }
   HEADWAVE_INLINE T* sums(index row) const { return workspace + parts.sums + row * lanes; }
   HEADWAVE_INLINE T& reference(index row) const { return workspace[parts.references + row]; }
-  HEADWAVE_INLINE T* scores(int tile_row) const { return workspace + parts.scores + tile_row * score_stride; }
+  HEADWAVE_INLINE T* scores(int tile_row) const { return workspace + parts.scores + tile_row * packed_stride<T>; }
+  HEADWAVE_INLINE attention_row& row_of(index row) const {
+    return reinterpret_cast<attention_row*>(workspace + parts.row_facts)[row];
+  }
   HEADWAVE_INLINE unsigned char* hidden(int tile_row) const {
     return reinterpret_cast<unsigned char*>(workspace + parts.hidden) + tile_row * key_block;
   }
 
-  HEADWAVE_INLINE index query_of(index row) const { return (first_row + row) / group; }
-  HEADWAVE_INLINE index head_of(index row) const { return kv_head * group + (first_row + row) % group; }
-  HEADWAVE_INLINE std::int64_t position_of(index row) const {
-    return saturated_sum(a.query_starts ? a.query_starts[batch] : a.query_start, query_of(row));
-  }
-
-  /// The keys that causality, window and key length leave to a row.
-  HEADWAVE_INLINE key_range keys_of(index row) const {
-    const std::int64_t position = position_of(row);
+  /// The keys that causality, window and key length leave to a row at a position.
+  key_range keys_at(std::int64_t position) const {
     std::int64_t first = 0, last = a.key_length;
     if (a.key_lengths) {
       last = smaller(last, a.key_lengths[batch]);
@@ -81,11 +76,25 @@ struct attention_task {
     return first < last ? key_range{first, last} : key_range{0, 0};
   }
 
+  /// Finds out what stands in row_of.
+  void place_rows() const {
+    const std::int64_t start = a.query_starts ? a.query_starts[batch] : a.query_start;
+    index query = first_row / group, head = first_row % group;
+    for (index r = 0; r < rows; ++r) {
+      const std::int64_t position = saturated_sum(start, query);
+      row_of(r) = {query, kv_head * group + head, position, keys_at(position)};
+      if (++head == group) {
+        head = 0;
+        ++query;
+      }
+    }
+  }
+
   /// The smallest range that holds the keys of count rows.
   key_range keys_of_rows(index row, index count) const {
     key_range all{a.key_length, 0};
     for (index r = row; r < row + count; ++r) {
-      const key_range own = keys_of(r);
+      const key_range own = row_of(r).keys;
       if (own.first < own.last) {
         all.first = smaller(all.first, own.first);
         all.last = larger(all.last, own.last);
@@ -102,7 +111,7 @@ struct attention_task {
   }
 
   HEADWAVE_INLINE const T* query_row(index row) const {
-    return a.query.data + batch * a.query.batch + head_of(row) * a.query.head + query_of(row) * a.query.length;
+    return a.query.data + batch * a.query.batch + row_of(row).head * a.query.head + row_of(row).query * a.query.length;
   }
 
   HEADWAVE_INLINE vec<T> soft_capped(vec<T> score) const {
@@ -130,7 +139,7 @@ struct attention_task {
   /// zero key.
   void start_rows() const {
     for (index r = 0; r < rows; ++r) {
-      const T sink = a.sinks ? a.sinks[head_of(r)] : negative_infinity<T>();
+      const T sink = a.sinks ? a.sinks[row_of(r).head] : negative_infinity<T>();
       const bool has_sink = bits_of(sink) != negative_infinity_bits<T>;
       const T bias_score = a.bias_key ? bias_key_score(r) : T(0);
       T start = has_sink ? sink : lowest_finite<T>();
@@ -162,48 +171,65 @@ struct attention_task {
   }
 
   HEADWAVE_INLINE T* weights_of(index row) const {
-    return a.weights.data + batch * a.weights.batch + head_of(row) * a.weights.head + query_of(row) * a.weights.length;
+    return a.weights.data + batch * a.weights.batch + row_of(row).head * a.weights.head +
+           row_of(row).query * a.weights.length;
   }
 
-  /// Scaled queries as [tile][channel][row].
-  void pack_queries(index tiles) const {
-    for (index t = 0; t < tiles; ++t) {
-      const index first = t * rows / tiles;
-      const int count = balanced_rows(rows, tiles, t);
-      for (int r = 0; r < count; ++r) {
-        const T* source = query_row(first + r);
-        T* target = queries(first) + r;
-        for (index c = 0; c < a.head_dim; ++c) {
-          target[c * count] = source[c * a.query.channel] * a.scale;
-        }
-      }
+  /// Scaled queries as packed rows.
+  void pack_queries() const {
+    for (index r = 0; r < rows; ++r) {
+      fetch<0>(query_row(smaller(r + fetch_distance, rows - 1)), a.query.channel, a.head_dim);
+      pack_row(queries(r), rows * packed_stride<T>, query_row(r), a.query.channel, a.head_dim, a.scale);
     }
   }
 
   /// Keys as panels [group of keys][channel][key]; keys of a group that are not in the range are zero, and are not
   /// read.
   void pack_keys(key_range range) const {
-    const T* source = a.key.data + batch * a.key.batch + kv_head * a.key.head;
+    const T* const source = a.key.data + batch * a.key.batch + kv_head * a.key.head;
     for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
-      T* panel = keys() + (first - block_first) * a.head_dim;
-      for (index lane = 0; lane < lanes; ++lane) {
-        const index key = first + lane;
-        const bool present = key >= range.first && key < range.last;
-        for (index c = 0; c < a.head_dim; ++c) {
-          panel[c * lanes + lane] = present ? source[key * a.key.length + c * a.key.channel] : T(0);
+      T* const panel = keys() + (first - block_first) * a.head_dim;
+      const bool whole = first >= range.first && first + lanes <= range.last && a.key.channel == 1;
+      for (index c = 0; c < a.head_dim; c += lanes) {
+        if (whole && c + lanes <= a.head_dim) {
+          for (index key = first + lanes; key < first + 2 * lanes; ++key) {
+            fetch<0>(source + smaller(key, range.last - 1) * a.key.length + c, 1, 1);
+          }
+          transpose(panel + c * lanes, source + first * a.key.length + c, a.key.length);
+        } else {
+          pack_key_edge(panel + c * lanes, source, range, first, c);
         }
       }
     }
   }
 
+  /// A square of lanes keys and channels of which some do not exist.
+  void pack_key_edge(T* panel, const T* source, key_range range, index first, index channel) const {
+    constexpr auto square = static_cast<std::size_t>(lanes * lanes);
+    T block[square], turned[square];
+    const index channels = smaller(lanes, a.head_dim - channel);
+    for (index lane = 0; lane < lanes; ++lane) {
+      const index key = first + lane;
+      const bool present = key >= range.first && key < range.last;
+      store(block + lane * lanes, load_first(source + (present ? key * a.key.length + channel * a.key.channel : 0),
+                                             a.key.channel, present ? channels : 0));
+    }
+    transpose(turned, block, lanes);
+    for (index c = 0; c < channels; ++c) {
+      store(panel + c * lanes, load(turned + c * lanes));
+    }
+  }
+
   /// Values as panels [group of channels][key][channel]. Returns whether all of them are finite.
   bool pack_values(key_range range) const {
+    const T* const source = a.value.data + batch * a.value.batch + kv_head * a.value.head;
     bool finite = true;
     for (index key = range.first; key < range.last; ++key) {
-      const T* source = a.value.data + batch * a.value.batch + kv_head * a.value.head + key * a.value.length;
-      T* target = values() + (key - block_first) * lanes;
+      const T* const row = source + key * a.value.length;
+      fetch<0>(source + smaller(key + fetch_distance, range.last - 1) * a.value.length, a.value.channel, a.value_dim);
+      T* const target = values() + (key - block_first) * lanes;
       for (index c = 0; c < a.value_dim; c += lanes) {
-        const vec<T> chunk = load_first(source + c * a.value.channel, a.value.channel, a.value_dim - c);
+        const vec<T> chunk = load_first(row + c * a.value.channel, a.value.channel, a.value_dim - c);
         finite = finite && all_finite(chunk);
         store(target + c * key_block, chunk);
       }
@@ -212,10 +238,10 @@ struct attention_task {
   }
 
   /// Soft cap, bias, ALiBi and visibility, in this order, on a row's scores of the keys first .. last-1, both multiples
-  /// of lanes. What the row must not see becomes -infinity, whatever the score was. own: the row's keys_of().
-  void finish_scores(index row, key_range own, T* s, index first, index last) const {
-    const index head = head_of(row), query = query_of(row);
-    const std::int64_t position = position_of(row);
+  /// of lanes. What the row must not see becomes -infinity, whatever the score was.
+  void finish_scores(const attention_row& row, T* s, index first, index last) const {
+    const index head = row.head, query = row.query;
+    const key_range own = row.keys;
     const vec<T> nothing = broadcast(negative_infinity<T>());
     const vec<T> lane_numbers = load(lane_numbers_of<T>);
     for (index key = first; key < last; key += lanes) {
@@ -230,7 +256,7 @@ struct attention_task {
         score = maximum(broadcast(lowest_finite<T>()), add(score, bias));
       }
       if (a.alibi_slopes) {
-        const vec<T> distance = absolute(subtract(broadcast(static_cast<T>(position - key)), lane_numbers));
+        const vec<T> distance = absolute(subtract(broadcast(static_cast<T>(row.position - key)), lane_numbers));
         score = multiply_add(distance, broadcast(-a.alibi_slopes[head]), score);
       }
       score = select(blocked, nothing, score);
@@ -256,14 +282,14 @@ struct attention_task {
     }
   }
 
-  /// Turns a row's scores of the keys first .. last-1, both multiples of lanes, into powers, and brings reference, sum
-  /// and output of the row up to date.
-  void softmax_scores(index row, int tile_row, index first, index last) const {
+  /// Brings a row's scores of the keys first .. last-1, both multiples of lanes, into their final form, and notes what
+  /// is asked about them.
+  HEADWAVE_INLINE void prepare_scores(index row, int tile_row, index first, index last) const {
     T* const s = scores(tile_row);
-    const key_range own = keys_of(row);
-    if (a.bias.data || a.visible.data || a.alibi_slopes || bits_of(a.softcap) != 0 || own.first > first ||
-        own.last < last) {
-      finish_scores(row, own, s, first, last);
+    const attention_row& facts = row_of(row);
+    if (a.bias.data || a.visible.data || a.alibi_slopes || bits_of(a.softcap) != 0 || facts.keys.first > first ||
+        facts.keys.last < last) {
+      finish_scores(facts, s, first, last);
     }
     if (a.weights.data) {
       for (index key = first; key < last; key += lanes) {
@@ -276,27 +302,74 @@ struct attention_task {
         hidden(tile_row)[key] = bits_of(s[key]) == negative_infinity_bits<T>;
       }
     }
-    vec<T> largest = broadcast(lowest_finite<T>());
-    for (index key = first - block_first; key < last - block_first; key += lanes) {
-      largest = maximum(largest, load(s + key));
-    }
-    const T block_largest = reduce_maximum(largest);
-    if (block_largest > reference(row) + T(reference_slack)) {
-      const vec<T> factor = exponential(broadcast(reference(row) - block_largest));
+  }
+
+  /// Makes the block's largest score the row's reference, if it exceeds that by too much.
+  HEADWAVE_INLINE void raise_reference(index row, T largest) const {
+    if (largest > reference(row) + T(reference_slack)) {
+      const vec<T> factor = exponential(broadcast(reference(row) - largest));
       store(sums(row), multiply(load(sums(row)), factor));
       for (index i = 0; i < parts.value_width; i += lanes) {
         store(output(row) + i, multiply(load(output(row) + i), factor));
       }
-      reference(row) = block_largest;
+      reference(row) = largest;
     }
-    const vec<T> subtrahend = broadcast(reference(row));
-    vec<T> sum = load(sums(row));
-    for (index key = first - block_first; key < last - block_first; key += lanes) {
-      const vec<T> power = exponential(subtract(load(s + key), subtrahend));
-      sum = add(sum, power);
-      store(s + key, power);
+  }
+
+  /// Turns scores of the keys first .. last-1 of Rows rows into powers, Vecs vecs of each row at a time, and adds them
+  /// to sums. Several rows or vecs at a time, because a single exponential would wait for itself.
+  template <int Rows, int Vecs>
+  HEADWAVE_INLINE index take_powers(tile<T, Rows, 1>& sum, const tile<T, Rows, 1>& subtrahend, T* s, index key,
+                                    index last) const {
+    for (; key + Vecs * lanes <= last; key += Vecs * lanes) {
+      tile<T, Rows, Vecs> power;
+      HEADWAVE_UNROLL
+      for (int i = 0; i < Rows * Vecs; ++i) {
+        const int r = i / Vecs, v = i % Vecs;
+        power.at[r][v] = subtract(load(s + r * packed_stride<T> + key + v * lanes), subtrahend.at[r][0]);
+      }
+      exponentials(power);
+      HEADWAVE_UNROLL
+      for (int i = 0; i < Rows * Vecs; ++i) {
+        const int r = i / Vecs, v = i % Vecs;
+        sum.at[r][0] = add(sum.at[r][0], power.at[r][v]);
+        store(s + r * packed_stride<T> + key + v * lanes, power.at[r][v]);
+      }
     }
-    store(sums(row), sum);
+    return key;
+  }
+
+  /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
+  /// date. first and last count from the block's first key.
+  template <int Rows>
+  HEADWAVE_INLINE void softmax_rows(index row, int tile_row, index first, index last) const {
+    T* const s = scores(tile_row);
+    tile<T, Rows, 1> largest, subtrahend, sum;
+    clear(sum);
+    HEADWAVE_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      largest.at[r][0] = broadcast(lowest_finite<T>());
+    }
+    for (index key = first; key < last; key += lanes) {
+      HEADWAVE_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        largest.at[r][0] = maximum(largest.at[r][0], load(s + r * packed_stride<T> + key));
+      }
+    }
+    HEADWAVE_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      raise_reference(row + r, reduce_maximum(largest.at[r][0]));
+      subtrahend.at[r][0] = broadcast(reference(row + r));
+    }
+    index key = first;
+    if constexpr (Rows == 1) {
+      key = take_powers<1, interleaved>(sum, subtrahend, s, key, last);
+    }
+    take_powers<Rows, 1>(sum, subtrahend, s, key, last);
+    HEADWAVE_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      store(sums(row + r), add(load(sums(row + r)), sum.at[r][0]));
+    }
   }
 
   /// One tile of rows against the block's keys range.first .. range.last-1.
@@ -310,8 +383,9 @@ struct attention_task {
       tile<T, Rows, Panels> c;
       clear(c);
       const index offset = key - task.block_first;
-      multiply_tile<1, Rows>(c, task.queries(first_row), task.keys() + offset * task.a.head_dim,
-                             task.a.head_dim * lanes, task.a.head_dim);
+      multiply_blocks<false, T>(c, task.queries(first_row), task.rows * packed_stride<T>,
+                                task.keys() + offset * task.a.head_dim, task.a.head_dim * lanes, task.a.head_dim,
+                                nullptr);
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
@@ -327,8 +401,8 @@ struct attention_task {
       tile<T, Rows, Panels> c;
       clear(c);
       const index offset = range.first - task.block_first;
-      multiply_tile<score_stride, 1>(c, task.scores(0) + offset, task.values() + channel * key_block + offset * lanes,
-                                     key_block * lanes, range.last - range.first);
+      multiply_tile<false, T>(c, task.scores(0) + offset, task.values() + channel * key_block + offset * lanes,
+                              key_block * lanes, range.last - range.first, nullptr);
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
@@ -356,30 +430,40 @@ struct attention_task {
 
     template <int Rows>
     void run() const {
+      constexpr int panels = panels_of<Rows>;
       const index first = range.first - range.first % lanes, last = round_up(range.last, lanes);
       index key = first;
-      for (; key + tile_panels * lanes <= last; key += tile_panels * lanes) {
-        score<Rows, tile_panels>(key);
+      for (; key + panels * lanes <= last; key += panels * lanes) {
+        score<Rows, panels>(key);
       }
-      if constexpr (tile_panels > 1) {
+      if constexpr (panels > 1) {
         for (; key < last; key += lanes) {
           score<Rows, 1>(key);
         }
       }
       for (int r = 0; r < Rows; ++r) {
-        task.softmax_scores(first_row + r, r, first, last);
+        task.prepare_scores(first_row + r, r, first, last);
+      }
+      int r = 0;
+      for (; r + interleaved <= Rows; r += interleaved) {
+        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first);
+      }
+      if constexpr (interleaved > 1) {
+        for (; r < Rows; ++r) {
+          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first);
+        }
       }
       if (!task.values_finite) {
-        for (int r = 0; r < Rows; ++r) {
+        for (r = 0; r < Rows; ++r) {
           accumulate_visible(r);
         }
         return;
       }
       index channel = 0;
-      for (; channel + tile_panels * lanes <= task.parts.value_width; channel += tile_panels * lanes) {
-        accumulate<Rows, tile_panels>(channel);
+      for (; channel + panels * lanes <= task.parts.value_width; channel += panels * lanes) {
+        accumulate<Rows, panels>(channel);
       }
-      if constexpr (tile_panels > 1) {
+      if constexpr (panels > 1) {
         for (; channel < task.parts.value_width; channel += lanes) {
           accumulate<Rows, 1>(channel);
         }
@@ -387,16 +471,21 @@ struct attention_task {
     }
   };
 
+  HEADWAVE_INLINE T* out_row(index row) const {
+    return a.out.data + batch * a.out.batch + row_of(row).head * a.out.head + row_of(row).query * a.out.length;
+  }
+
   void finish_row(index row) const {
+    fetch<1>(out_row(smaller(row + fetch_distance, rows - 1)), a.out.channel, a.value_dim);
     const T sum = reduce_add(load(sums(row)));
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
-    T* const out = a.out.data + batch * a.out.batch + head_of(row) * a.out.head + query_of(row) * a.out.length;
+    T* const out = out_row(row);
     for (index c = 0; c < a.value_dim; c += lanes) {
       store_first(out + c * a.out.channel, a.out.channel, divide(load(output(row) + c), divisor), a.value_dim - c);
     }
     if (a.lse.data) {
-      a.lse.data[batch * a.lse.batch + head_of(row) * a.lse.head + query_of(row) * a.lse.length] =
+      a.lse.data[batch * a.lse.batch + row_of(row).head * a.lse.head + row_of(row).query * a.lse.length] =
           empty ? negative_infinity<T>()
                 : static_cast<T>(static_cast<double>(reference(row)) + __builtin_log(static_cast<double>(sum)));
     }
@@ -415,8 +504,9 @@ struct attention_task {
 
   void run() {
     const index tiles = tile_count(rows);
+    place_rows();
     start_rows();
-    pack_queries(tiles);
+    pack_queries();
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
@@ -428,7 +518,7 @@ struct attention_task {
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          tile_step step{*this, first, range};
+          const tile_step step{*this, first, range};
           with_rows(count, step);
         }
       }

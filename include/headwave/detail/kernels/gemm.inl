@@ -4,8 +4,18 @@
 //
 // A packed matrix B[depth x columns] is cut into panels of one vec of columns each: panel p holds, for k = 0 ..
 // depth-1, the row B[k][p*lanes .. p*lanes + lanes-1]; the last panel is padded with zeros.
+//
+// Rows of A are packed in depth blocks, [block of depth_block][row][k], a row being packed_stride long, so that the
+// kernel's distance of two rows is a constant and rows do not share cache sets.
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
+
+HEADWAVE_INLINE index smaller(index a, index b) {
+  return a < b ? a : b;
+}
+HEADWAVE_INLINE index larger(index a, index b) {
+  return a > b ? a : b;
+}
 
 template <class T, int Rows, int Panels>
 struct tile {
@@ -24,34 +34,71 @@ HEADWAVE_INLINE void clear(tile<T, Rows, Panels>& c) {
   }
 }
 
-/// c[r][p] += sum over k = 0 .. depth-1 of a[r * RowStride + k * DepthStride] * panel p's row k.
-/// Each element is one chain of FMAs in the order of k, so its bits do not depend on Rows, Panels or its neighbours.
-template <int RowStride, int DepthStride, class T, int Rows, int Panels>
-HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
-                                   index depth) {
-  for (index k = 0; k < depth; ++k) {
-    vec<T> b[static_cast<std::size_t>(Panels)];
+template <class T, int Rows, int Panels>
+HEADWAVE_INLINE void multiply_step(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride) {
+  vec<T> b[static_cast<std::size_t>(Panels)];
+  HEADWAVE_UNROLL
+  for (int p = 0; p < Panels; ++p) {
+    b[p] = load(panel + p * panel_stride);
+  }
+  HEADWAVE_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    const vec<T> x = broadcast(a[r * packed_stride<T>]);
     HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
-      b[p] = load(panel + p * panel_stride);
+      c.at[r][p] = multiply_add(x, b[p], c.at[r][p]);
     }
-    HEADWAVE_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      const vec<T> x = broadcast(a[r * RowStride]);
-      HEADWAVE_UNROLL
-      for (int p = 0; p < Panels; ++p) {
-        c.at[r][p] = multiply_add(x, b[p], c.at[r][p]);
-      }
-    }
-    a += DepthStride;
-    panel += vec<T>::lanes;
   }
 }
+
+/// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, for one depth block of packed rows.
+/// Each element is one chain of FMAs in the order of k, so its bits do not depend on Rows, Panels or its neighbours.
+/// ahead: if given, depth / 4 cache lines that will be wanted soon are fetched from there on.
+template <bool Fetch, class T, int Rows, int Panels>
+HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
+                                   index depth, const T* ahead) {
+  constexpr index lanes = vec<T>::lanes;
+  index k = 0;
+  for (; k + 4 <= depth; k += 4) {
+    if constexpr (Fetch) {
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += lanes;
+    }
+    HEADWAVE_UNROLL
+    for (int step = 0; step < 4; ++step) {
+      multiply_step(c, a + step, panel + step * lanes, panel_stride);
+    }
+    a += 4;
+    panel += 4 * lanes;
+  }
+  for (; k < depth; ++k) {
+    multiply_step(c, a++, panel, panel_stride);
+    panel += lanes;
+  }
+}
+
+/// The same over several depth blocks, whose packed rows lie block_stride apart.
+template <bool Fetch, class T, int Rows, int Panels>
+HEADWAVE_INLINE void multiply_blocks(tile<T, Rows, Panels>& c, const T* a, index block_stride, const T* panel,
+                                     index panel_stride, index depth, const T* ahead) {
+  for (; depth > 0; depth -= depth_block) {
+    const index count = depth < depth_block ? depth : depth_block;
+    multiply_tile<Fetch>(c, a, panel, panel_stride, count, ahead);
+    a += block_stride;
+    panel += depth_block * vec<T>::lanes;
+    ahead += Fetch ? depth_block / 4 * vec<T>::lanes : 0;
+  }
+}
+
+/// How many panels a tile of so many rows takes at a time: a chain of FMAs waits for its last one, so there must be
+/// tile_chains of them.
+template <int Rows>
+inline constexpr int panels_of = Rows * tile_panels < tile_chains ? tile_chains / Rows : tile_panels;
 
 /// Calls step.template run<Rows>() for the Rows = count, 1 <= count <= Rows: a run-time count of rows made a
 /// compile-time one.
 template <int Rows = tile_rows, class Step>
-HEADWAVE_INLINE void with_rows(int count, Step& step) {
+HEADWAVE_INLINE void with_rows(int count, const Step& step) {
   if constexpr (Rows == 1) {
     step.template run<1>();
   } else {
@@ -69,17 +116,6 @@ HEADWAVE_INLINE int balanced_rows(index rows, index tiles, index t) {
 }
 HEADWAVE_INLINE index tile_count(index rows) {
   return (rows + tile_rows - 1) / tile_rows;
-}
-
-/// Rows of a strided matrix as [k][row]: what a tile reads in order.
-template <class T>
-void pack_rows(T* packed, const T* a, index row_stride, index column_stride, int rows, index depth) {
-  for (int r = 0; r < rows; ++r) {
-    const T* source = a + r * row_stride;
-    for (index k = 0; k < depth; ++k) {
-      packed[k * rows + r] = source[k * column_stride];
-    }
-  }
 }
 
 /// Writes the first count lanes; stride is the distance of neighbouring elements.
@@ -109,29 +145,61 @@ HEADWAVE_INLINE vec<T> load_first(const T* p, index stride, index count) {
   return load(lanes);
 }
 
-/// One tile of C = A B + bias: Rows rows against the panels first_panel .. first_panel + Panels - 1.
-template <class T, int Panels>
+/// Packs count elements of a row, times factor, so that its depth blocks lie block_stride apart.
+template <class T>
+void pack_row(T* packed, index block_stride, const T* source, index stride, index count, T factor) {
+  constexpr index lanes = vec<T>::lanes;
+  const vec<T> factors = broadcast(factor);
+  for (index block = 0; block < count; block += depth_block) {
+    const index last = smaller(count, block + depth_block);
+    for (index k = block; k < last; k += lanes) {
+      store_first(packed + k - block, 1, multiply(load_first(source + k * stride, stride, last - k), factors),
+                  last - k);
+    }
+    packed += block_stride;
+  }
+}
+
+/// One tile of C = A B + bias: Rows rows against the panels first_panel .. last_panel-1.
+template <class T>
 struct product_step {
   const gemm_arguments<T>& product;
   const T* packed_rows;
+  index block_stride;
   index first_row;
-  index first_panel;
+  index first_panel, last_panel;
+  index fetch;  ///< which part of the panels to come this tile fetches
 
-  template <int Rows>
-  void run() const {
+  template <int Rows, int Panels>
+  HEADWAVE_INLINE void multiply(index panel) const {
     constexpr index lanes = vec<T>::lanes;
     const index panel_size = product.depth * lanes;
+    const T* const panels = product.panels + panel * panel_size;
     tile<T, Rows, Panels> c;
     clear(c);
-    multiply_tile<1, Rows>(c, packed_rows, product.panels + first_panel * panel_size, panel_size, product.depth);
+    multiply_blocks<true>(c, packed_rows, block_stride, panels, panel_size, product.depth,
+                          panels + Panels * panel_size + fetch % (4 * Panels) * (product.depth / 4) * lanes);
     for (int p = 0; p < Panels; ++p) {
-      const index column = (first_panel + p) * lanes;
+      const index column = (panel + p) * lanes;
       const vec<T> bias = product.bias ? load(product.bias + column) : broadcast(T(0));
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         store_first(product.c + (first_row + r) * product.c_row_stride + column * product.c_column_stride,
                     product.c_column_stride, product.bias ? add(c.at[r][p], bias) : c.at[r][p],
                     product.columns - column);
+      }
+    }
+  }
+
+  template <int Rows>
+  void run() const {
+    index panel = first_panel;
+    for (; panel + panels_of<Rows> <= last_panel; panel += panels_of<Rows>) {
+      multiply<Rows, panels_of<Rows>>(panel);
+    }
+    if constexpr (panels_of<Rows> > 1) {
+      for (; panel < last_panel; ++panel) {
+        multiply<Rows, 1>(panel);
       }
     }
   }
@@ -144,27 +212,30 @@ struct product_step {
 template <class T>
 void gemm(const gemm_arguments<T>& product, T* workspace) {
   const index panels = (product.columns + vec<T>::lanes - 1) / vec<T>::lanes;
-  for (index block = 0; block < product.rows; block += gemm_row_block) {
-    const index rows = product.rows - block < gemm_row_block ? product.rows - block : gemm_row_block;
-    const index tiles = tile_count(rows);
-    for (index t = 0; t < tiles; ++t) {
-      const index first = t * rows / tiles;
-      pack_rows(workspace + first * product.depth, product.a + (block + first) * product.a_row_stride,
-                product.a_row_stride, product.a_column_stride, balanced_rows(rows, tiles, t), product.depth);
+  const index blocks = (product.rows + gemm_block_rows(product) - 1) / gemm_block_rows(product);
+  for (index block = 0; block < blocks; ++block) {
+    const index first_row = block * product.rows / blocks;
+    const index rows = (block + 1) * product.rows / blocks - first_row;
+    const index block_stride = rows * packed_stride<T>;
+    for (index r = 0; r < rows; ++r) {
+      pack_row(workspace + r * packed_stride<T>, block_stride, product.a + (first_row + r) * product.a_row_stride,
+               product.a_column_stride, product.depth, T(1));
     }
-    for (index panel = 0; panel < panels;) {
-      const bool whole = panel + tile_panels <= panels;
+    const index tiles = tile_count(rows);
+    // A single tile goes through all panels by itself.
+    const index group = tiles == 1 ? panels : tile_panels;
+    for (index panel = 0; panel < panels; panel += group) {
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
-        if (whole) {
-          product_step<T, tile_panels> step{product, workspace + first * product.depth, block + first, panel};
-          with_rows(balanced_rows(rows, tiles, t), step);
-        } else {
-          product_step<T, 1> step{product, workspace + first * product.depth, block + first, panel};
-          with_rows(balanced_rows(rows, tiles, t), step);
-        }
+        const product_step<T> step{product,
+                                   workspace + first * packed_stride<T>,
+                                   block_stride,
+                                   first_row + first,
+                                   panel,
+                                   smaller(panel + group, panels),
+                                   t};
+        with_rows(balanced_rows(rows, tiles, t), step);
       }
-      panel += whole ? tile_panels : 1;
     }
   }
 }

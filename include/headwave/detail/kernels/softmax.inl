@@ -24,25 +24,48 @@ struct exponential_constants<double> {
                                      0x1.e6063ffec5e05p-28, 0x1.ea044073920bdp-32};
 };
 
+/// x log2(e) = n + f.
 template <class T>
-struct split_exponent {
-  vec<T> n, f;
-};
-template <class T>
-HEADWAVE_INLINE split_exponent<T> to_base_two(vec<T> x) {
+HEADWAVE_INLINE void to_base_two(vec<T> x, vec<T>& n, vec<T>& f) {
   using constants = exponential_constants<T>;
-  const vec<T> n = round_to_nearest(multiply(x, broadcast(constants::log2_e_high)));
-  const vec<T> f = multiply_add(x, broadcast(constants::log2_e_high), subtract(broadcast(T(0)), n));
-  return {n, multiply_add(x, broadcast(constants::log2_e_low), f)};
+  n = round_to_nearest(multiply(x, broadcast(constants::log2_e_high)));
+  f = multiply_subtract(x, broadcast(constants::log2_e_high), n);
+  f = multiply_add(x, broadcast(constants::log2_e_low), f);
 }
 
-/// e^x for x <= 80: at most 1.1 ulp off; 0 below the underflow bound, -infinity included; NaN for NaN.
+/// Each x becomes e^x, for x <= 80: at most 1.1 ulp off; 0 below the underflow bound, -infinity included; NaN for NaN.
+/// Step by step for the whole tile, because each step waits for the one before.
+template <class T, int Rows, int Panels>
+HEADWAVE_INLINE void exponentials(tile<T, Rows, Panels>& x) {
+  using constants = exponential_constants<T>;
+  constexpr std::size_t terms = sizeof(constants::power) / sizeof(T);
+  tile<T, Rows, Panels> n, f, power;
+  HEADWAVE_UNROLL
+  for (int i = 0; i < Rows * Panels; ++i) {
+    const int r = i / Panels, p = i % Panels;
+    to_base_two(x.at[r][p], n.at[r][p], f.at[r][p]);
+    power.at[r][p] = broadcast(constants::power[terms - 1]);
+  }
+  HEADWAVE_UNROLL
+  for (std::size_t term = 2; term <= terms; ++term) {
+    HEADWAVE_UNROLL
+    for (int i = 0; i < Rows * Panels; ++i) {
+      const int r = i / Panels, p = i % Panels;
+      power.at[r][p] = multiply_add(power.at[r][p], f.at[r][p], broadcast(constants::power[terms - term]));
+    }
+  }
+  HEADWAVE_UNROLL
+  for (int i = 0; i < Rows * Panels; ++i) {
+    const int r = i / Panels, p = i % Panels;
+    const vec<T> result = multiply_add(power.at[r][p], f.at[r][p], broadcast(T(1)));
+    x.at[r][p] = keep(not_less(x.at[r][p], broadcast(constants::underflow)), times_power_of_two(result, n.at[r][p]));
+  }
+}
 template <class T>
 HEADWAVE_INLINE vec<T> exponential(vec<T> x) {
-  using constants = exponential_constants<T>;
-  const split_exponent<T> split = to_base_two(x);
-  const vec<T> power = multiply_add(polynomial(constants::power, split.f), split.f, broadcast(T(1)));
-  return keep(not_less(x, broadcast(constants::underflow)), times_power_of_two(power, split.n));
+  tile<T, 1, 1> one{{{x}}};
+  exponentials(one);
+  return one.at[0][0];
 }
 
 /// tanh(x) = -m / (2 + m) with m = e^(-2|x|) - 1, which is formed without cancellation, and the sign of x: at most 3.4
@@ -52,9 +75,10 @@ HEADWAVE_INLINE vec<T> hyperbolic_tangent(vec<T> x) {
   using constants = exponential_constants<T>;
   // Past 20 the result is 1 in float and double alike. The order of the operands lets NaN through.
   const vec<T> t = maximum(broadcast(T(-40)), multiply(absolute(x), broadcast(T(-2))));
-  const split_exponent<T> split = to_base_two(t);
-  const vec<T> scale = times_power_of_two(broadcast(T(1)), split.n);
-  const vec<T> rise = multiply(polynomial(constants::power, split.f), split.f);
+  vec<T> n, f;
+  to_base_two(t, n, f);
+  const vec<T> scale = times_power_of_two(broadcast(T(1)), n);
+  const vec<T> rise = multiply(polynomial(constants::power, f), f);
   const vec<T> m = multiply_add(rise, scale, subtract(scale, broadcast(T(1))));
   return copy_sign(divide(subtract(broadcast(T(0)), m), add(m, broadcast(T(2)))), x);
 }

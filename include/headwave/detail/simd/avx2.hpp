@@ -11,6 +11,8 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 // depth 12 FMA against 2 + 6 loads: the FMA units are the limit on every machine with 2 FMA and 2 loads a cycle.
 inline constexpr int tile_rows = 6;
 inline constexpr int tile_panels = 1;
+inline constexpr int tile_chains = 4;
+inline constexpr int interleaved = 2;
 
 template <class T>
 struct vec;
@@ -75,6 +77,49 @@ HEADWAVE_INLINE void store(std::uint64_t* p, vec<std::uint64_t> v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 4), v.high);
 }
 
+HEADWAVE_INLINE void transpose_eight(float* target, const float* source, index stride) {
+  // Rows r and r + 4 share a register from the start, so that only shuffles within halves remain.
+  __m256 row[4], turned[4];
+  for (int half = 0; half < 8; half += 4) {
+    HEADWAVE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      const float* const p = source + r * stride + half;
+      row[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * stride), 1);
+    }
+    const __m256 low_01 = _mm256_unpacklo_ps(row[0], row[1]), high_01 = _mm256_unpackhi_ps(row[0], row[1]);
+    const __m256 low_23 = _mm256_unpacklo_ps(row[2], row[3]), high_23 = _mm256_unpackhi_ps(row[2], row[3]);
+    turned[0] = _mm256_shuffle_ps(low_01, low_23, 0x44);
+    turned[1] = _mm256_shuffle_ps(low_01, low_23, 0xee);
+    turned[2] = _mm256_shuffle_ps(high_01, high_23, 0x44);
+    turned[3] = _mm256_shuffle_ps(high_01, high_23, 0xee);
+    HEADWAVE_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      _mm256_storeu_ps(target + (half + c) * 16, turned[c]);
+    }
+  }
+}
+HEADWAVE_INLINE void transpose(float* target, const float* source, index stride) {
+  for (index row = 0; row < 16; row += 8) {
+    for (index column = 0; column < 16; column += 8) {
+      transpose_eight(target + column * 16 + row, source + row * stride + column, stride);
+    }
+  }
+}
+HEADWAVE_INLINE void transpose(double* target, const double* source, index stride) {
+  for (index row = 0; row < 8; row += 4) {
+    for (index column = 0; column < 8; column += 2) {
+      const double* const p = source + row * stride + column;
+      // Rows r and r + 2 share a register.
+      const __m256d even =
+          _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), _mm_loadu_pd(p + 2 * stride), 1);
+      const __m256d odd =
+          _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p + stride)), _mm_loadu_pd(p + 3 * stride), 1);
+      _mm256_storeu_pd(target + column * 8 + row, _mm256_unpacklo_pd(even, odd));
+      _mm256_storeu_pd(target + (column + 1) * 8 + row, _mm256_unpackhi_pd(even, odd));
+    }
+  }
+}
+
 // ---- arithmetic
 HEADWAVE_INLINE vec<float> add(vec<float> a, vec<float> b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
@@ -105,6 +150,12 @@ HEADWAVE_INLINE vec<float> multiply_add(vec<float> a, vec<float> b, vec<float> c
 }
 HEADWAVE_INLINE vec<double> multiply_add(vec<double> a, vec<double> b, vec<double> c) {
   return {_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
+}
+HEADWAVE_INLINE vec<float> multiply_subtract(vec<float> a, vec<float> b, vec<float> c) {
+  return {_mm256_fmsub_ps(a.low, b.low, c.low), _mm256_fmsub_ps(a.high, b.high, c.high)};
+}
+HEADWAVE_INLINE vec<double> multiply_subtract(vec<double> a, vec<double> b, vec<double> c) {
+  return {_mm256_fmsub_pd(a.low, b.low, c.low), _mm256_fmsub_pd(a.high, b.high, c.high)};
 }
 HEADWAVE_INLINE vec<float> maximum(vec<float> a, vec<float> b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};

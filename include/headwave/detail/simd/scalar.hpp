@@ -8,9 +8,13 @@
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
-// A tile of the product: tile_rows rows of A times tile_panels panels of B stay in registers.
+// A tile of the product: tile_rows rows of A times tile_panels panels of B stay in registers. With fewer rows it takes
+// more panels, so that tile_chains vecs are summed side by side.
 inline constexpr int tile_rows = 2;
 inline constexpr int tile_panels = 1;
+inline constexpr int tile_chains = 1;
+// So many exponentials are computed side by side.
+inline constexpr int interleaved = 1;
 
 // A vec is four of the compiler's portable 16-byte vectors, which every target computes with, in registers or not.
 template <class T>
@@ -59,6 +63,15 @@ template <class T>
 HEADWAVE_INLINE void store(T* p, vec<T> v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
+// target[c * lanes + r] = source[r * stride + c] for r and c in 0 .. lanes-1
+template <class T>
+HEADWAVE_INLINE void transpose(T* target, const T* source, index stride) {
+  for (index r = 0; r < vec<T>::lanes; ++r) {
+    for (index c = 0; c < vec<T>::lanes; ++c) {
+      target[c * vec<T>::lanes + r] = source[r * stride + c];
+    }
+  }
+}
 
 // ---- arithmetic, the same in every lane
 HEADWAVE_PARTWISE(vec, add, (vec<T> a, vec<T> b), a.part[i] + b.part[i])
@@ -67,6 +80,8 @@ HEADWAVE_PARTWISE(vec, multiply, (vec<T> a, vec<T> b), a.part[i] * b.part[i])
 HEADWAVE_PARTWISE(vec, divide, (vec<T> a, vec<T> b), a.part[i] / b.part[i])
 // a * b + c; one rounding where the ISA has an FMA, two here.
 HEADWAVE_PARTWISE(vec, multiply_add, (vec<T> a, vec<T> b, vec<T> c), a.part[i] * b.part[i] + c.part[i])
+// a * b - c, likewise
+HEADWAVE_PARTWISE(vec, multiply_subtract, (vec<T> a, vec<T> b, vec<T> c), a.part[i] * b.part[i] - c.part[i])
 // a > b ? a : b, so b where either is NaN.
 template <class T>
 HEADWAVE_INLINE vec<T> maximum(vec<T> a, vec<T> b) {
