@@ -3,10 +3,8 @@
 
 import ctypes
 
-import numpy as np
-
 import build
-from variant import Variant
+from variant import Variant, aligned_empty
 
 size = ctypes.c_size_t
 integer = ctypes.c_int
@@ -62,7 +60,7 @@ def blas_like_variants(library, threads, task):
     s, given = task["shape"], task["arrays"]
 
     def made(way):
-        out = np.empty((s["rows"], s["out_features"]), np.float32)
+        out = aligned_empty((s["rows"], s["out_features"]))
         dimensions = (s["rows"], s["in_features"], s["out_features"])
         arrays = [pointer(array) for array in (given["x"], given["weight"], given["bias"], out)]
         return library.variant(make(way, *dimensions, *arrays, task["copies"], threads), out, given)

@@ -75,20 +75,36 @@ def row_line(result, row):
     return line(cells, [width for _, width in columns(result)])
 
 
+def larger_errors(result):
+    """Rows in which we are further from float64 than PyTorch's first way, the plain call of its users."""
+    for row in result["rows"]:
+        if "torch" in row["peers"]:
+            ours = row["peers"]["headwave"]["max_error"]
+            name, plain = next(iter(row["peers"]["torch"]["tried"].items()))
+            if ours > plain["max_error"]:
+                yield f"  {ours:.1e} > {plain['max_error']:.1e}  {row['row']}, {threads_text(row)}: {name}"
+
+
+def threads_text(row):
+    return f"{row['threads']} thread" + "s" * (row["threads"] > 1)
+
+
 def summary_lines(result):
     pairs = [(row, name) for row in result["rows"] for name in row["peers"] if name != "headwave"]
-    ratio = lambda pair: pair[0]["peers"][pair[1]]["median_ratio"]
+
+    def ratio(pair):
+        return pair[0]["peers"][pair[1]]["median_ratio"]
+
     behind = sorted((pair for pair in pairs if ratio(pair) < 1), key=ratio)
     yield f"Ahead in {len(pairs) - len(behind)} of {len(pairs)} comparisons."
     if behind:
         yield "Behind, peer's time / ours:"
     for row, name in behind:
-        threads = f"{row['threads']} thread" + "s" * (row["threads"] > 1)
-        yield f"  {ratio((row, name)):.2f}  {row['row']}, {threads}: {TITLES[name]} ({row['peers'][name]['variant']})"
-    for row in result["rows"]:
-        theirs = row["peers"].get("torch")
-        if theirs and row["peers"]["headwave"]["max_error"] > theirs["max_error"]:
-            yield f"Error larger than PyTorch's: {row['row']}, {row['threads']} threads"
+        yield f"  {ratio((row, name)):.2f}  {row['row']}, {threads_text(row)}: {TITLES[name]} ({row['peers'][name]['variant']})"
+    larger = list(larger_errors(result))
+    if larger:
+        yield "Largest error above that of PyTorch's plain call:"
+    yield from larger
 
 
 def main():
