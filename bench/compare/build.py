@@ -43,7 +43,7 @@ def is_current(library, stamp, text):
 def build(name):
     """The shared library's path. Raises RuntimeError with the compiler's first words if it cannot be built."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / ".gitignore").write_text("*\n")  # a checkout stays clean
+    (OUTPUT.parent / ".gitignore").write_text("*\n")  # a checkout stays clean, as with CMake
     library = OUTPUT / f"{name}.so"
     stamp = library.with_suffix(".command")
     text = shlex.join(command(name))

@@ -100,7 +100,8 @@ def summary_lines(result):
     if behind:
         yield "Behind, peer's time / ours:"
     for row, name in behind:
-        yield f"  {ratio((row, name)):.2f}  {row['row']}, {threads_text(row)}: {TITLES[name]} ({row['peers'][name]['variant']})"
+        way = row["peers"][name]["variant"]
+        yield f"  {ratio((row, name)):.2f}  {row['row']}, {threads_text(row)}: {TITLES[name]} ({way})"
     larger = list(larger_errors(result))
     if larger:
         yield "Largest error above that of PyTorch's plain call:"

@@ -111,7 +111,7 @@ def inputs(row):
 
 
 def exact_attention(query, key, value, causal=False):
-    """In float64; query [batch, query_length, heads, head_dim], key and value [batch, key_length, kv_heads, head_dim]."""
+    """In float64. query: [batch, length, heads, head_dim]; key, value: [batch, key_length, kv_heads, head_dim]."""
     batch, length, heads, head_dim = query.shape
     shared = heads // key.shape[2]
     out = np.empty(query.shape)
