@@ -3,6 +3,7 @@
 
 #include <headwave/detail/dispatch.hpp>
 #include <headwave/detail/scratch.hpp>
+#include <headwave/executor.hpp>
 #include <headwave/tensor.hpp>
 
 #include <cmath>
@@ -98,6 +99,8 @@ struct attention_options {
   /// Receives the mean of the weights over the heads, [batch, query_length, key_length]. Costs a tensor of all weights,
   /// unless weights is given too.
   tensor_view<T, 3> mean_weights = {};
+  /// Runs the parts of the call; see executor.hpp. Default: the calling thread.
+  executor_ref executor = {};
 };
 
 namespace detail::inline HEADWAVE_ABI {
@@ -233,6 +236,34 @@ void average_heads(const tensor_view<T, 3>& mean, const tensor_view<T, 4>& weigh
   }
 }
 
+/// All tasks of an attention call.
+template <class T>
+void run_attention(const attention_arguments<T>& a, const executor_ref& executor) {
+  const double rows = static_cast<double>(a.batch) * static_cast<double>(a.heads) * static_cast<double>(a.query_length);
+  const double cost = 2 * rows * static_cast<double>(a.key_length) * static_cast<double>(a.head_dim + a.value_dim);
+  if (!is_decode(a)) {
+    const attention_plan<T> plan(a, wanted_tasks(executor, cost));
+    run_tasks(executor, plan.tasks, [&a, &plan](index task) {
+      scratch_frame frame;
+      T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.parts.size));
+      HEADWAVE_DISPATCH(attention<T>(a, plan, task, workspace))
+    });
+    return;
+  }
+  // Reading a key or value takes as long as some ten operations.
+  const decode_plan<T> plan(a, wanted_tasks(executor, 10 * cost));
+  scratch_frame shared_frame;
+  T* const shared = shared_frame.take<T>(static_cast<std::size_t>(plan.shared_size));
+  for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
+    const index tasks = pass == decode_pass::finish ? a.batch * plan.head_groups : plan.tasks;
+    run_tasks(executor, tasks, [&a, &plan, shared, pass](index task) {
+      scratch_frame frame;
+      T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.task_size));
+      HEADWAVE_DISPATCH(decode<T>(a, plan, pass, task, shared, workspace))
+    });
+  }
+}
+
 /// Attention on checked arguments.
 template <class T>
 void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, const tensor_view<const T, 4>& key,
@@ -280,11 +311,7 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   a.lse = {options.lse.data(), options.lse.stride(0), options.lse.stride(1), options.lse.stride(2), 0};
   a.weights = {weights.data(), weights.stride(0), weights.stride(1), weights.stride(2), weights.stride(3)};
 
-  const attention_workspace<T> parts(a);
-  T* const workspace = frame.take<T>(static_cast<std::size_t>(parts.size));
-  for (index task = 0; task < parts.tasks; ++task) {
-    HEADWAVE_DISPATCH(attention<T>(a, parts, task, workspace))
-  }
+  run_attention(a, options.executor);
   if (options.mean_weights.data()) {
     average_heads(options.mean_weights, weights);
   }

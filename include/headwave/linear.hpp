@@ -3,6 +3,7 @@
 
 #include <headwave/detail/dispatch.hpp>
 #include <headwave/detail/scratch.hpp>
+#include <headwave/executor.hpp>
 #include <headwave/tensor.hpp>
 
 namespace headwave {
@@ -54,9 +55,50 @@ void pack_bias(T* padded, const tensor_view<const T, 1>& bias) {
   }
 }
 
+/// The part of a product that task number task of row_groups * column_groups computes.
+template <class T>
+gemm_arguments<T> part_of_product(gemm_arguments<T> product, index row_groups, index column_groups, index task) {
+  constexpr index lanes = vec_lanes<T>;
+  const index rows = task % row_groups, columns = task / row_groups;
+  const index first_row = rows * product.rows / row_groups;
+  product.rows = (rows + 1) * product.rows / row_groups - first_row;
+  product.a += first_row * product.a_row_stride;
+  // Columns in pairs of panels, which is what the widest tile takes.
+  const index pairs = (product.columns + 2 * lanes - 1) / (2 * lanes);
+  const index first_column = columns * pairs / column_groups * 2 * lanes;
+  const index last_column = (columns + 1) * pairs / column_groups * 2 * lanes;
+  product.columns = (last_column < product.columns ? last_column : product.columns) - first_column;
+  product.panels += first_column * product.depth;
+  product.bias += product.bias ? first_column : 0;
+  product.c += first_row * product.c_row_stride + first_column * product.c_column_stride;
+  return product;
+}
+
+template <class T>
+void run_product(const gemm_arguments<T>& product, const executor_ref& executor) {
+  const double weights = static_cast<double>(product.depth) * static_cast<double>(product.columns);
+  // Reading a weight takes as long as some ten operations.
+  const index wanted = wanted_tasks(executor, (2 * static_cast<double>(product.rows) + 10) * weights);
+  index row_groups = 1, column_groups = 1;
+  if (wanted > 1) {
+    const index block = gemm_block_rows(product), pairs = product.columns / (2 * vec_lanes<T>);
+    row_groups = (product.rows + block - 1) / block;
+    column_groups = (wanted + row_groups - 1) / row_groups;
+    column_groups = column_groups < pairs ? column_groups : pairs;
+    column_groups = column_groups < 1 ? 1 : column_groups;
+  }
+  run_tasks(executor, row_groups * column_groups, [&product, row_groups, column_groups](index task) {
+    const gemm_arguments<T> part = part_of_product(product, row_groups, column_groups, task);
+    scratch_frame frame;
+    T* const workspace = frame.take<T>(static_cast<std::size_t>(gemm_workspace(part)));
+    HEADWAVE_DISPATCH(gemm<T>(part, workspace))
+  });
+}
+
 /// out(b, l, :) = x(b, l, :) W^T + bias.
 template <class T>
-void project(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& x, const packed_columns<T>& weight) {
+void project(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& x, const packed_columns<T>& weight,
+             const executor_ref& executor) {
   const index batch = static_cast<index>(x.extent(0)), length = static_cast<index>(x.extent(1));
   if (x.extent(0) == 0 || x.extent(1) == 0) {
     return;
@@ -78,12 +120,10 @@ void project(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& x, con
     product.rows = batch * length;
     products = 1;
   }
-  scratch_frame frame;
-  T* const workspace = frame.take<T>(static_cast<std::size_t>(gemm_workspace(product)));
   for (index sample = 0; sample < products; ++sample) {
     product.a = x.data() + sample * x.stride(0);
     product.c = out.data() + sample * out.stride(0);
-    HEADWAVE_DISPATCH(gemm<T>(product, workspace))
+    run_product(product, executor);
   }
 }
 
@@ -103,14 +143,15 @@ tensor<T, 1> pack_linear(const tensor_view<const T, 2>& weight, const tensor_vie
 }
 
 template <class T>
-void apply_linear(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& x, const packed_columns<T>& weight) {
+void apply_linear(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& x, const packed_columns<T>& weight,
+                  const executor_ref& executor) {
   if (x.extent(2) != weight.in_features || out.extent(0) != x.extent(0) || out.extent(1) != x.extent(1) ||
       out.extent(2) != weight.columns) {
     const std::size_t shape[] = {weight.columns, weight.in_features};
     fail("linear", "x must be [batch, length, in_features] and out [batch, length, out_features]",
          {{"out", out.extents().data(), 3}, {"x", x.extents().data(), 3}, {"weight", shape, 2}});
   }
-  project(out, x, weight);
+  project(out, x, weight, executor);
 }
 
 }  // namespace detail::inline HEADWAVE_ABI
@@ -138,20 +179,20 @@ class linear {
   HEADWAVE_INLINE std::size_t in_features() const { return in_features_; }
   HEADWAVE_INLINE std::size_t out_features() const { return out_features_; }
 
-  /// Writes y to out. x: [batch, length, in_features], out: [batch, length, out_features], any strides.
-  /// Errors: other shapes.
+  /// Writes y to out. x: [batch, length, in_features], out: [batch, length, out_features], any strides. executor runs
+  /// the parts of the call (executor.hpp). Errors: other shapes.
   template <class Out, class X>
     requires(output_like<Out, 3> && tensor_like<const X, 3>)
-  HEADWAVE_INLINE void apply_into(Out&& out, const X& x) const {
-    detail::apply_linear<T>(as_view(out), as_view(x), columns());
+  HEADWAVE_INLINE void apply_into(Out&& out, const X& x, const executor_ref& executor = {}) const {
+    detail::apply_linear<T>(as_view(out), as_view(x), columns(), executor);
   }
 
   /// y as a new tensor [batch, length, out_features].
   template <class X>
     requires tensor_like<const X, 3>
-  HEADWAVE_INLINE tensor<T, 3> operator()(const X& x) const {
+  HEADWAVE_INLINE tensor<T, 3> operator()(const X& x, const executor_ref& executor = {}) const {
     tensor<T, 3> out({as_view(x).extent(0), as_view(x).extent(1), out_features_}, uninitialized);
-    apply_into(out, x);
+    apply_into(out, x, executor);
     return out;
   }
 

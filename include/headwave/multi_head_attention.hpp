@@ -299,20 +299,20 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
     v_data = k_data + kv;
     packed_columns<T> all = layer.query();
     all.columns = q_row;
-    project(projected(q_data, query, q_row, q_row), query, all);
+    project(projected(q_data, query, q_row, q_row), query, all, options.executor);
   } else {
     q_data = frame.take<T>(checked_product(layer_name, query_rows, q));
     k_data = frame.take<T>(checked_product(layer_name, key_rows, kv));
     v_data = frame.take<T>(checked_product(layer_name, key_rows, kv));
-    project(projected(q_data, query, q, layer.query_width()), query, layer.query());
-    project(projected(k_data, key, kv, layer.key_width()), key, layer.key());
-    project(projected(v_data, value, kv, layer.key_width()), value, layer.value());
+    project(projected(q_data, query, q, layer.query_width()), query, layer.query(), options.executor);
+    project(projected(k_data, key, kv, layer.key_width()), key, layer.key(), options.executor);
+    project(projected(v_data, value, kv, layer.key_width()), value, layer.value(), options.executor);
   }
   T* const joined = frame.take<T>(checked_product(layer_name, query_rows, layer.query_width()));
   attend<T>(heads_of(joined, query, layer.query_width(), o.heads, o.head_dim),
             heads_of(q_data, query, q_row, o.heads, o.head_dim), heads_of(k_data, key, kv_row, o.kv_heads, o.head_dim),
             heads_of(v_data, value, kv_row, o.kv_heads, o.head_dim), options, added);
-  project<T>(out, projected(joined, query, layer.query_width(), layer.query_width()), layer.output());
+  project<T>(out, projected(joined, query, layer.query_width(), layer.query_width()), layer.output(), options.executor);
 }
 
 }  // namespace detail::inline HEADWAVE_ABI

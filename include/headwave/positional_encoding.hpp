@@ -116,20 +116,27 @@ class row_encoder {
            {{"d_model", shown, 1}});
     }
     count_ = static_cast<index>(firsts);
-    const std::size_t padded = static_cast<std::size_t>(round_up(count_, vec_lanes<double>));
+    const index padded = round_up(count_, vec_lanes<double>);
+    const auto padded_count = static_cast<std::size_t>(padded);
     rates_ = frame_.take<turn_rate>(firsts);
-    phases_ = frame_.take<std::uint64_t>(padded);
-    steps_ = frame_.take<std::uint64_t>(padded);
+    phases_ = frame_.take<std::uint64_t>(padded_count);
+    auto* const steps = frame_.take<std::uint64_t>(padded_count);
     fill_turn_rates(rates_, firsts, options.base, static_cast<std::uint64_t>(firsts > 1 ? denominator : 1),
                     options.scale);
-    for (std::size_t i = 0; i < padded; ++i) {
-      steps_[i] = i < firsts ? phase_step(rates_[i]) : 0;
+    for (std::size_t i = 0; i < padded_count; ++i) {
+      steps[i] = i < firsts ? phase_step(rates_[i]) : 0;
       phases_[i] = 0;
     }
     row_ = {.phases = phases_,
-            .steps = steps_,
+            .steps = steps,
+            .turned = frame_.take<std::uint64_t>(padded_count),
+            .anchor = frame_.take<double>(2 * padded_count),
+            .turns = frame_.take<double>(checked_product(function, 2 * turn_group, padded_count)),
+            .known = 0,
+            .count = padded,
             .out = nullptr,
             .row_stride = 0,
+            .first_row = 0,
             .rows = 0,
             .firsts = count_,
             .seconds = static_cast<index>(half),
@@ -138,18 +145,23 @@ class row_encoder {
             .cosine_first = options.order == channel_order::cos_sin};
   }
 
-  /// How many of the rows from a position on belong to its run.
-  static index rows_of_run(wide_position first, index rows) {
-    const auto in_run = static_cast<index>(static_cast<std::uint64_t>(first.whole) % phase_run);
-    return rows < phase_run - in_run ? rows : phase_run - in_run;
+  /// The place of a position in its group, and how many of the rows from there on belong to the group.
+  static index place_in_group(wide_position position) {
+    return static_cast<index>(static_cast<std::uint64_t>(position.whole) % turn_group);
+  }
+  static index rows_of_group(wide_position first, index rows) {
+    const index left = turn_group - place_in_group(first);
+    return rows < left ? rows : left;
   }
 
   /// Rows of consecutive positions at out, row_stride apart.
   void write(T* out, index row_stride, wide_position first, index rows) {
     while (rows > 0) {
-      const index count = rows_of_run(first, rows);
+      const index count = rows_of_group(first, rows);
+      row_.first_row = place_in_group(first);
+      const wide_position anchor{first.whole - static_cast<uint128>(row_.first_row), first.fraction};
       for (index i = 0; i < count_; ++i) {
-        phases_[i] = phase_at(first, rates_[i]);
+        phases_[i] = phase_at(anchor, rates_[i]);
       }
       row_.out = out;
       row_.row_stride = row_stride;
@@ -180,7 +192,7 @@ class row_encoder {
   void for_each_row(wide_position first, index rows, Visit visit) {
     index done = 0;
     while (done < rows) {
-      const index count = rows_of_run(first, rows - done);
+      const index count = rows_of_group(first, rows - done);
       if (count > buffered_) {
         buffer_ = frame_.take<T>(checked_product("sinusoidal_encoding", static_cast<std::size_t>(count),
                                                  static_cast<std::size_t>(row_.channels)));
@@ -200,7 +212,6 @@ class row_encoder {
   index count_ = 0;
   turn_rate* rates_ = nullptr;
   std::uint64_t* phases_ = nullptr;
-  std::uint64_t* steps_ = nullptr;
   T* buffer_ = nullptr;
   index buffered_ = 0;  // rows that the buffer holds
   sinusoid_arguments<T> row_{};

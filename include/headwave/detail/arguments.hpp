@@ -18,13 +18,23 @@ HEADWAVE_INLINE constexpr index round_up(index n, index multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// Consecutive rows of sines and cosines.
+/// Positions are taken in groups from a multiple of this number: the sines and cosines of a row are those of the
+/// group's first row, turned by the row's place in the group.
+inline constexpr int turn_group = 16;
+
+/// Consecutive rows of sines and cosines, all of one group. count frequencies, padded to whole vecs.
 template <class T>
 struct sinusoid_arguments {
-  std::uint64_t* phases;       ///< of the first row, padded to whole vecs; written
-  const std::uint64_t* steps;  ///< what a row adds to them, padded likewise
+  const std::uint64_t* phases;  ///< [count] of the group's first row
+  const std::uint64_t* steps;   ///< [count] what a row adds to them
+  std::uint64_t* turned;        ///< [count] workspace
+  double* anchor;               ///< [2][count] workspace: sines and cosines of the group's first row
+  double* turns;                ///< [turn_group][2][count] sines and cosines of 0, 1, ... steps, where known
+  std::uint32_t known;          ///< bit r: turns r is known
+  index count;
   T* out;
-  index row_stride, rows;
+  index row_stride;
+  index first_row, rows;            ///< of the group
   index firsts, seconds, channels;  ///< channels of the first and second function; the rest up to channels is zero
   bool interleaved, cosine_first;
 };
@@ -43,6 +53,10 @@ struct gemm_arguments {
 
 /// Rows of A are packed in blocks of so many k, each packed_stride long: detail/kernels/gemm.inl.
 inline constexpr index depth_block = 256;
+
+/// So many products of a sum over k follow each other in one chain; the chains' results are added in order. A change of
+/// this number changes the last bits of every result.
+inline constexpr index sum_block = 128;
 
 /// Half a cache line more than a block of floats, so that the rows of a tile lie in different sets and banks of the
 /// cache.
@@ -119,45 +133,135 @@ inline constexpr index key_block = depth_block;
 /// At most so many rows of queries form a tile on any tier.
 inline constexpr index largest_tile = 16;
 
-/// How an attention call is cut into tasks, and where the parts of a task's workspace lie, in elements from its start.
-template <class T>
-struct attention_workspace {
-  index all_rows;     ///< query rows that read one key/value head
-  index rows;         ///< of them, at most so many in a task
-  index blocks;       ///< tasks of one key/value head
-  index tasks;        ///< of the whole call
-  index value_width;  ///< value_dim, rounded up to whole vecs
-  index keys, values, queries, output, sums, references, row_facts, scores, hidden, size;
+/// Attention of so few rows for each key/value head reads every key and value once, as they come: a decode call. Others
+/// pack them first.
+inline constexpr index decode_rows = 8;
+/// A decode call goes through so many keys, or values, of one head before the next head's turn: few enough that memory
+/// is read about in order.
+inline constexpr index decode_step = 16;
 
-  HEADWAVE_INLINE explicit attention_workspace(const attention_arguments<T>& a) {
-    constexpr index lanes = vec_lanes<T>;
-    all_rows = a.query_length * (a.heads / a.kv_heads);
-    value_width = round_up(a.value_dim, lanes);
-    // Queries and outputs of a task take about 128 KiB, so that they share the L2 cache with a block of keys and
-    // values.
-    const index budget = static_cast<index>(128 * 1024 / sizeof(T)) / (a.head_dim + value_width + lanes);
-    rows = budget < 48 ? 48 : budget;
-    blocks = (all_rows + rows - 1) / rows;
-    rows = (all_rows + blocks - 1) / blocks;
-    tasks = a.batch * a.kv_heads * blocks;
-    index next = 0;
-    keys = take(next, key_block * a.head_dim);
-    values = take(next, key_block * value_width);
-    queries = take(next, packed_rows_size<T>(rows, a.head_dim));
-    output = take(next, rows * value_width);
-    sums = take(next, rows * lanes);
-    references = take(next, rows);
-    row_facts = take(next, rows * static_cast<index>(sizeof(attention_row) / sizeof(T)));
-    scores = take(next, largest_tile * packed_stride<T>);
-    hidden = take(next, largest_tile * key_block / static_cast<index>(sizeof(T)));
-    size = next;
+template <class T>
+HEADWAVE_INLINE bool is_decode(const attention_arguments<T>& a) {
+  return a.query_length * (a.heads / a.kv_heads) <= decode_rows && !a.weights.data;
+}
+
+/// Hands out parts of a workspace, in elements from its start, each aligned to a vec.
+template <class T>
+struct workspace_parts {
+  index size = 0;
+
+  HEADWAVE_INLINE index take(index count) {
+    const index start = size;
+    size += round_up(count, vec_lanes<T>);
+    return start;
   }
+};
+
+/// What an attention task keeps for the rows of one key/value head.
+template <class T>
+struct attention_rows {
+  index value_width;  ///< value_dim, rounded up to whole vecs
+  index queries, output, sums, references, facts, hidden;
+
+  HEADWAVE_INLINE attention_rows(const attention_arguments<T>& a, index rows, workspace_parts<T>& parts)
+      : value_width(round_up(a.value_dim, vec_lanes<T>)),
+        queries(parts.take(packed_rows_size<T>(rows, a.head_dim))),
+        output(parts.take(rows * value_width)),
+        sums(parts.take(rows * vec_lanes<T>)),
+        references(parts.take(rows)),
+        facts(parts.take(rows * static_cast<index>(sizeof(attention_row) / sizeof(T)))),
+        hidden(parts.take(largest_tile * key_block / static_cast<index>(sizeof(T)))) {}
+};
+
+/// How an attention call is cut into tasks, and where the parts of a task's workspace lie.
+template <class T>
+struct attention_plan {
+  index all_rows;  ///< query rows that read one key/value head
+  index blocks;    ///< tasks of one key/value head
+  index rows;      ///< at most so many rows in a task
+  index tasks;     ///< of the whole call
+  workspace_parts<T> parts;
+  attention_rows<T> row_parts;
+  index keys, values, scores;
+
+  /// wanted: about so many tasks, if that does not make them too small.
+  HEADWAVE_INLINE attention_plan(const attention_arguments<T>& a, index wanted)
+      : all_rows(a.query_length * (a.heads / a.kv_heads)),
+        blocks(block_count(a, all_rows, wanted)),
+        rows((all_rows + blocks - 1) / blocks),
+        tasks(a.batch * a.kv_heads * blocks),
+        row_parts(a, rows, parts),
+        keys(parts.take(key_block * a.head_dim)),
+        values(parts.take(key_block * row_parts.value_width)),
+        scores(parts.take(largest_tile * packed_stride<T>)) {}
 
  private:
-  HEADWAVE_INLINE static index take(index& next, index count) {
-    const index start = next;
-    next += round_up(count, vec_lanes<T>);
-    return start;
+  HEADWAVE_INLINE static index block_count(const attention_arguments<T>& a, index rows, index wanted) {
+    // Queries and outputs of a task take about 128 KiB, so that they share the L2 cache with a block of keys and
+    // values.
+    const index row_size = a.head_dim + a.value_dim + 2 * vec_lanes<T>;
+    const index fitting = static_cast<index>(128 * 1024 / sizeof(T)) / row_size;
+    const index most = fitting < 48 ? 48 : fitting;
+    const index by_size = (rows + most - 1) / most;
+    const index heads = a.batch * a.kv_heads;
+    const index by_wish = (wanted + heads - 1) / heads, largest = (rows + 23) / 24;
+    const index more = by_wish < largest ? by_wish : largest;
+    return by_size < more ? more : by_size;
+  }
+};
+
+/// The passes of a decode call, one after the other: kernels/decode.inl.
+enum class decode_pass { scores, values, finish };
+
+/// How a decode call is cut into tasks: some heads of a sample, and some of the blocks of keys. Scores, and what each
+/// block adds, are kept in memory that all tasks share.
+template <class T>
+struct decode_plan {
+  index rows, blocks;               ///< query rows of a key/value head; key blocks
+  index task_heads, head_groups;    ///< key/value heads of a task
+  index task_blocks, block_groups;  ///< key blocks of a task
+  index tasks;                      ///< of the first two passes; the last has one for each sample and group of heads
+
+  workspace_parts<T> head_parts;  ///< for each head of a task
+  attention_rows<T> row_parts;
+  index keys, values, task_size;  ///< behind the heads' parts, and size of it all
+
+  index score_size, output_size, sum_size;  ///< of a block
+  index scores, outputs, sums, maxima;      ///< of a head, for all blocks
+  index head_size, shared_size;             ///< of a head and of the call
+
+  HEADWAVE_INLINE decode_plan(const attention_arguments<T>& a, index wanted)
+      : rows(a.query_length * (a.heads / a.kv_heads)),
+        blocks((a.key_length + key_block - 1) / key_block),
+        row_parts(a, rows, head_parts) {
+    // A task reads at least a KiB at a time, and two blocks.
+    const index smallest = (static_cast<index>(1024 / sizeof(T)) + a.head_dim) / (a.head_dim + 1);
+    const index for_sample = (wanted + a.batch - 1) / a.batch;
+    const index fair = (a.kv_heads + for_sample - 1) / for_sample;
+    task_heads = fair < smallest ? smallest : fair;
+    task_heads = a.kv_heads < task_heads ? a.kv_heads : task_heads;
+    head_groups = (a.kv_heads + task_heads - 1) / task_heads;
+    const index for_group = (for_sample + head_groups - 1) / head_groups;
+    const index fair_blocks = (blocks + for_group - 1) / for_group;
+    task_blocks = fair_blocks < 2 ? 2 : fair_blocks;
+    block_groups = (blocks + task_blocks - 1) / task_blocks;
+    tasks = a.batch * head_groups * block_groups;
+
+    workspace_parts<T> task{task_heads * head_parts.size};
+    keys = task.take(decode_step * a.head_dim);
+    values = task.take(decode_step * row_parts.value_width);
+    task_size = task.size;
+
+    score_size = rows * packed_stride<T>;
+    output_size = rows * row_parts.value_width;
+    sum_size = rows * vec_lanes<T>;
+    workspace_parts<T> head{};
+    scores = head.take(blocks * score_size);
+    outputs = head.take(blocks * output_size);
+    sums = head.take(blocks * sum_size);
+    maxima = head.take(blocks * rows);
+    head_size = head.size;
+    shared_size = a.batch * a.kv_heads * head_size;
   }
 };
 

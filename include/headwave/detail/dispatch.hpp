@@ -32,11 +32,13 @@
 
 #define HEADWAVE_KERNELS_OF_TYPE(tier, T) \
   HEADWAVE_EXTERN template void tier::gemm<T>(const gemm_arguments<T>&, T*); \
-  HEADWAVE_EXTERN template void tier::sinusoid_rows<T>(const sinusoid_arguments<T>&); \
+  HEADWAVE_EXTERN template void tier::sinusoid_rows<T>(sinusoid_arguments<T>&); \
   HEADWAVE_EXTERN template void tier::add_row<T>(T*, const T*, index); \
   HEADWAVE_EXTERN template void tier::softmax_row<T>(T*, index, const T*, index, index); \
-  HEADWAVE_EXTERN template void tier::attention<T>(const attention_arguments<T>&, const attention_workspace<T>&, \
-                                                   index, T*);
+  HEADWAVE_EXTERN template void tier::attention<T>(const attention_arguments<T>&, const attention_plan<T>&, index, \
+                                                   T*); \
+  HEADWAVE_EXTERN template void tier::decode<T>(const attention_arguments<T>&, const decode_plan<T>&, decode_pass, \
+                                                index, T*, T*);
 #define HEADWAVE_KERNELS(tier) \
   HEADWAVE_KERNELS_OF_TYPE(tier, float) \
   HEADWAVE_KERNELS_OF_TYPE(tier, double)

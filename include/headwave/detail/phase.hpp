@@ -96,8 +96,8 @@ HEADWAVE_INLINE constexpr wide_position exact_position(double position) {
 }
 
 /// Positions are taken in runs from a multiple of this number: a phase is the exact phase of the run's start plus a
-/// whole number of steps of 2^-64 turns. So consecutive rows cost one addition, and every way to ask for a position
-/// gives the same phase.
+/// whole number of steps of 2^-64 turns. So the angle between two rows of a run is a whole number of steps, and every
+/// way to ask for a position gives the same phase.
 inline constexpr int phase_run = 64;
 
 HEADWAVE_INLINE constexpr std::uint64_t phase_step(const turn_rate& rate) {

@@ -19,8 +19,10 @@
 
 #if defined(__clang__)
 #define HEADWAVE_UNROLL _Pragma("clang loop unroll(full)")
+#define HEADWAVE_UNROLL_FOUR _Pragma("clang loop unroll_count(4)")
 #else
 #define HEADWAVE_UNROLL _Pragma("GCC unroll 16")
+#define HEADWAVE_UNROLL_FOUR _Pragma("GCC unroll 4")
 #endif
 
 namespace headwave::detail {
@@ -57,3 +59,4 @@ inline constexpr T lane_numbers_of[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 
 #endif
 
 #undef HEADWAVE_UNROLL
+#undef HEADWAVE_UNROLL_FOUR

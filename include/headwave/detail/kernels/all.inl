@@ -5,4 +5,5 @@
 #include <headwave/detail/kernels/sinusoid.inl>
 #include <headwave/detail/kernels/softmax.inl>
 #include <headwave/detail/kernels/attention.inl>
+#include <headwave/detail/kernels/decode.inl>
 // clang-format on

@@ -27,34 +27,34 @@ inline constexpr index fetch_distance = 8;
 template <int ForWriting, class T>
 HEADWAVE_INLINE void fetch(const T* row, index stride, index count) {
   for (index i = 0; i < count; i += vec<T>::lanes) {
-    __builtin_prefetch(row + i * stride, ForWriting);
+    __builtin_prefetch(row + i * stride, ForWriting, 2);
   }
 }
 
 template <class T>
 struct attention_task {
   static constexpr index lanes = vec<T>::lanes;
+  static constexpr index staged_channels = 4 * lanes, staged_stride = staged_channels + lanes / 2;
 
   const attention_arguments<T>& a;
-  const attention_workspace<T>& parts;
-  T* workspace;
+  const attention_rows<T>& parts;
+  T* workspace;                               // for the rows
+  T *key_panels, *value_panels, *score_rows;  // for the block of keys at hand
   index batch, kv_head, group, first_row, rows;
 
   // The block of keys at hand, and whether its values can be multiplied by zero.
   index block_first = 0;
   bool values_finite = true;
 
-  HEADWAVE_INLINE T* keys() const { return workspace + parts.keys; }
-  HEADWAVE_INLINE T* values() const { return workspace + parts.values; }
   HEADWAVE_INLINE T* queries(index row) const { return workspace + parts.queries + row * packed_stride<T>; }
   HEADWAVE_INLINE T* output(index row) const { return workspace + parts.output + row * parts.value_width; }
   HEADWAVE_INLINE T* sums(index row) const { return workspace + parts.sums + row * lanes; }
   HEADWAVE_INLINE T& reference(index row) const { return workspace[parts.references + row]; }
-  HEADWAVE_INLINE T* scores(int tile_row) const { return workspace + parts.scores + tile_row * packed_stride<T>; }
+  HEADWAVE_INLINE T* scores(index tile_row) const { return score_rows + tile_row * packed_stride<T>; }
   HEADWAVE_INLINE attention_row& row_of(index row) const {
-    return reinterpret_cast<attention_row*>(workspace + parts.row_facts)[row];
+    return reinterpret_cast<attention_row*>(workspace + parts.facts)[row];
   }
-  HEADWAVE_INLINE unsigned char* hidden(int tile_row) const {
+  HEADWAVE_INLINE unsigned char* hidden(index tile_row) const {
     return reinterpret_cast<unsigned char*>(workspace + parts.hidden) + tile_row * key_block;
   }
 
@@ -183,40 +183,49 @@ struct attention_task {
     }
   }
 
-  /// Keys as panels [group of keys][channel][key]; keys of a group that are not in the range are zero, and are not
-  /// read.
-  void pack_keys(key_range range) const {
+  /// A head's keys some rows further on.
+  struct later_keys {
+    const strided4<const T>& key;
+    const T* source;
+    index next, last, width;
+    HEADWAVE_INLINE void operator()() { fetch<0>(source + smaller(next++, last) * key.length, key.channel, width); }
+  };
+
+  /// Keys as panels [group of keys][channel][key], the first of which begins at key base; keys of a group that are not
+  /// in the range are zero, and are not read. ahead() is called for each key.
+  template <class Ahead>
+  void pack_keys(key_range range, index base, Ahead ahead) const {
     const T* const source = a.key.data + batch * a.key.batch + kv_head * a.key.head;
     for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
-      T* const panel = keys() + (first - block_first) * a.head_dim;
-      const bool whole = first >= range.first && first + lanes <= range.last && a.key.channel == 1;
-      for (index c = 0; c < a.head_dim; c += lanes) {
-        if (whole && c + lanes <= a.head_dim) {
-          for (index key = first + lanes; key < first + 2 * lanes; ++key) {
-            fetch<0>(source + smaller(key, range.last - 1) * a.key.length + c, 1, 1);
+      T* const panel = key_panels + (first - base) * a.head_dim;
+      for (index channel = 0; channel < a.head_dim; channel += staged_channels) {
+        // Keys often lie a multiple of a page apart, in one set of the cache. So each line is read once, in order.
+        T staged[static_cast<std::size_t>(lanes * staged_stride)];
+        const index channels = smaller(a.head_dim - channel, staged_channels);
+        for (index lane = 0; lane < lanes; ++lane) {
+          const index key = first + lane;
+          const bool present = key >= range.first && key < range.last;
+          const T* const row = source + (present ? key : range.first) * a.key.length + channel * a.key.channel;
+          if (channel == 0) {
+            ahead();
           }
-          transpose(panel + c * lanes, source + first * a.key.length + c, a.key.length);
-        } else {
-          pack_key_edge(panel + c * lanes, source, range, first, c);
+          for (index c = 0; c < channels; c += lanes) {
+            store(staged + lane * staged_stride + c,
+                  load_first(row + c * a.key.channel, a.key.channel, present ? channels - c : 0));
+          }
+        }
+        for (index c = 0; c < channels; c += lanes) {
+          if (channels - c >= lanes) {
+            transpose(panel + (channel + c) * lanes, staged + c, staged_stride);
+          } else {
+            T turned[static_cast<std::size_t>(lanes * lanes)];
+            transpose(turned, staged + c, staged_stride);
+            for (index i = 0; i < channels - c; ++i) {
+              store(panel + (channel + c + i) * lanes, load(turned + i * lanes));
+            }
+          }
         }
       }
-    }
-  }
-
-  /// A square of lanes keys and channels of which some do not exist.
-  void pack_key_edge(T* panel, const T* source, key_range range, index first, index channel) const {
-    constexpr auto square = static_cast<std::size_t>(lanes * lanes);
-    T block[square], turned[square];
-    const index channels = smaller(lanes, a.head_dim - channel);
-    for (index lane = 0; lane < lanes; ++lane) {
-      const index key = first + lane;
-      const bool present = key >= range.first && key < range.last;
-      store(block + lane * lanes, load_first(source + (present ? key * a.key.length + channel * a.key.channel : 0),
-                                             a.key.channel, present ? channels : 0));
-    }
-    transpose(turned, block, lanes);
-    for (index c = 0; c < channels; ++c) {
-      store(panel + c * lanes, load(turned + c * lanes));
     }
   }
 
@@ -227,7 +236,7 @@ struct attention_task {
     for (index key = range.first; key < range.last; ++key) {
       const T* const row = source + key * a.value.length;
       fetch<0>(source + smaller(key + fetch_distance, range.last - 1) * a.value.length, a.value.channel, a.value_dim);
-      T* const target = values() + (key - block_first) * lanes;
+      T* const target = value_panels + (key - block_first) * lanes;
       for (index c = 0; c < a.value_dim; c += lanes) {
         const vec<T> chunk = load_first(row + c * a.value.channel, a.value.channel, a.value_dim - c);
         finite = finite && all_finite(chunk);
@@ -282,14 +291,24 @@ struct attention_task {
     }
   }
 
+  /// Whether a row may not see all of the keys first .. last-1.
+  HEADWAVE_INLINE bool hides_some(const attention_row& row, index first, index last) const {
+    return a.bias.data || a.visible.data || row.keys.first > first || row.keys.last < last;
+  }
+
+  /// Notes which of a row's keys first .. last-1 are hidden.
+  HEADWAVE_INLINE void note_hidden(index tile_row, index first, index last) const {
+    for (index key = first - block_first; key < last - block_first; ++key) {
+      hidden(tile_row)[key] = bits_of(scores(tile_row)[key]) == negative_infinity_bits<T>;
+    }
+  }
+
   /// Brings a row's scores of the keys first .. last-1, both multiples of lanes, into their final form, and notes what
   /// is asked about them.
-  HEADWAVE_INLINE void prepare_scores(index row, int tile_row, index first, index last) const {
+  HEADWAVE_INLINE void prepare_scores(index row, index tile_row, index first, index last) const {
     T* const s = scores(tile_row);
-    const attention_row& facts = row_of(row);
-    if (a.bias.data || a.visible.data || a.alibi_slopes || bits_of(a.softcap) != 0 || facts.keys.first > first ||
-        facts.keys.last < last) {
-      finish_scores(facts, s, first, last);
+    if (a.alibi_slopes || bits_of(a.softcap) != 0 || hides_some(row_of(row), first, last)) {
+      finish_scores(row_of(row), s, first, last);
     }
     if (a.weights.data) {
       for (index key = first; key < last; key += lanes) {
@@ -298,15 +317,15 @@ struct attention_task {
       }
     }
     if (!values_finite) {
-      for (index key = first - block_first; key < last - block_first; ++key) {
-        hidden(tile_row)[key] = bits_of(s[key]) == negative_infinity_bits<T>;
-      }
+      note_hidden(tile_row, first, last);
     }
   }
 
-  /// Makes the block's largest score the row's reference, if it exceeds that by too much.
+  /// Whether a block's largest score must become the row's reference.
+  HEADWAVE_INLINE bool exceeds(T largest, index row) const { return largest > reference(row) + T(reference_slack); }
+
   HEADWAVE_INLINE void raise_reference(index row, T largest) const {
-    if (largest > reference(row) + T(reference_slack)) {
+    if (exceeds(largest, row)) {
       const vec<T> factor = exponential(broadcast(reference(row) - largest));
       store(sums(row), multiply(load(sums(row)), factor));
       for (index i = 0; i < parts.value_width; i += lanes) {
@@ -316,33 +335,10 @@ struct attention_task {
     }
   }
 
-  /// Turns scores of the keys first .. last-1 of Rows rows into powers, Vecs vecs of each row at a time, and adds them
-  /// to sums. Several rows or vecs at a time, because a single exponential would wait for itself.
-  template <int Rows, int Vecs>
-  HEADWAVE_INLINE index take_powers(tile<T, Rows, 1>& sum, const tile<T, Rows, 1>& subtrahend, T* s, index key,
-                                    index last) const {
-    for (; key + Vecs * lanes <= last; key += Vecs * lanes) {
-      tile<T, Rows, Vecs> power;
-      HEADWAVE_UNROLL
-      for (int i = 0; i < Rows * Vecs; ++i) {
-        const int r = i / Vecs, v = i % Vecs;
-        power.at[r][v] = subtract(load(s + r * packed_stride<T> + key + v * lanes), subtrahend.at[r][0]);
-      }
-      exponentials(power);
-      HEADWAVE_UNROLL
-      for (int i = 0; i < Rows * Vecs; ++i) {
-        const int r = i / Vecs, v = i % Vecs;
-        sum.at[r][0] = add(sum.at[r][0], power.at[r][v]);
-        store(s + r * packed_stride<T> + key + v * lanes, power.at[r][v]);
-      }
-    }
-    return key;
-  }
-
   /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
   /// date. first and last count from the block's first key.
   template <int Rows>
-  HEADWAVE_INLINE void softmax_rows(index row, int tile_row, index first, index last) const {
+  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last) const {
     T* const s = scores(tile_row);
     tile<T, Rows, 1> largest, subtrahend, sum;
     clear(sum);
@@ -363,9 +359,9 @@ struct attention_task {
     }
     index key = first;
     if constexpr (Rows == 1) {
-      key = take_powers<1, interleaved>(sum, subtrahend, s, key, last);
+      key = take_powers<1, 2 * interleaved>(sum, subtrahend, s, s, packed_stride<T>, key, last);
     }
-    take_powers<Rows, 1>(sum, subtrahend, s, key, last);
+    take_powers<Rows, 1>(sum, subtrahend, s, s, packed_stride<T>, key, last);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       store(sums(row + r), add(load(sums(row + r)), sum.at[r][0]));
@@ -381,11 +377,9 @@ struct attention_task {
     template <int Rows, int Panels>
     HEADWAVE_INLINE void score(index key) const {
       tile<T, Rows, Panels> c;
-      clear(c);
       const index offset = key - task.block_first;
-      multiply_blocks<false, T>(c, task.queries(first_row), task.rows * packed_stride<T>,
-                                task.keys() + offset * task.a.head_dim, task.a.head_dim * lanes, task.a.head_dim,
-                                nullptr);
+      multiply_blocks(c, task.queries(first_row), task.rows * packed_stride<T>,
+                      task.key_panels + offset * task.a.head_dim, task.a.head_dim * lanes, task.a.head_dim);
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
@@ -401,8 +395,8 @@ struct attention_task {
       tile<T, Rows, Panels> c;
       clear(c);
       const index offset = range.first - task.block_first;
-      multiply_tile<false, T>(c, task.scores(0) + offset, task.values() + channel * key_block + offset * lanes,
-                              key_block * lanes, range.last - range.first, nullptr);
+      multiply_tile(c, task.scores(0) + offset, task.value_panels + channel * key_block + offset * lanes,
+                    key_block * lanes, range.last - range.first);
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
@@ -419,7 +413,7 @@ struct attention_task {
         vec<T> sum = broadcast(T(0));
         for (index key = range.first - task.block_first; key < range.last - task.block_first; ++key) {
           if (!task.hidden(tile_row)[key]) {
-            const vec<T> value = load(task.values() + channel * key_block + key * lanes);
+            const vec<T> value = load(task.value_panels + channel * key_block + key * lanes);
             sum = multiply_add(broadcast(task.scores(tile_row)[key]), value, sum);
           }
         }
@@ -510,7 +504,9 @@ struct attention_task {
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
-      pack_keys(block);
+      pack_keys(block, block_first,
+                later_keys{a.key, a.key.data + batch * a.key.batch + kv_head * a.key.head, block.first + fetch_distance,
+                           block.last - 1, a.head_dim});
       values_finite = pack_values(block);
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
@@ -529,19 +525,24 @@ struct attention_task {
   }
 };
 
-/// Task number task of parts.tasks: its rows of out, lse and weights. workspace: parts.size elements.
+/// Task number task of plan.tasks: its rows of out, lse and weights. workspace: plan.parts.size elements.
 template <class T>
-void attention(const attention_arguments<T>& a, const attention_workspace<T>& parts, index task, T* workspace) {
-  const index block = task % parts.blocks, kv_task = task / parts.blocks;
-  const index first_row = block * parts.rows;
+void attention(const attention_arguments<T>& a, const attention_plan<T>& plan, index task, T* workspace) {
+  // The last rows first: with a causal mask they are the longest.
+  const index kv_tasks = a.batch * a.kv_heads;
+  const index block = plan.blocks - 1 - task / kv_tasks, kv_task = task % kv_tasks;
+  const index first_row = block * plan.all_rows / plan.blocks;
   attention_task<T>{.a = a,
-                    .parts = parts,
+                    .parts = plan.row_parts,
                     .workspace = workspace,
+                    .key_panels = workspace + plan.keys,
+                    .value_panels = workspace + plan.values,
+                    .score_rows = workspace + plan.scores,
                     .batch = kv_task / a.kv_heads,
                     .kv_head = kv_task % a.kv_heads,
                     .group = a.heads / a.kv_heads,
                     .first_row = first_row,
-                    .rows = smaller(parts.rows, parts.all_rows - first_row)}
+                    .rows = (block + 1) * plan.all_rows / plan.blocks - first_row}
       .run();
 }
 

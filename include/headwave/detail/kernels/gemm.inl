@@ -51,42 +51,43 @@ HEADWAVE_INLINE void multiply_step(tile<T, Rows, Panels>& c, const T* a, const T
   }
 }
 
-/// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, for one depth block of packed rows.
-/// Each element is one chain of FMAs in the order of k, so its bits do not depend on Rows, Panels or its neighbours.
-/// ahead: if given, depth / 4 cache lines that will be wanted soon are fetched from there on.
-template <bool Fetch, class T, int Rows, int Panels>
+/// What a loop fetches while it computes: by default nothing.
+struct nothing_ahead {
+  HEADWAVE_INLINE void operator()() {}
+};
+
+/// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, within one depth block of packed rows. The rows
+/// of a panel lie panel_step apart; ahead() is called for each of them. Each element is one chain of FMAs in the order
+/// of k, so its bits do not depend on Rows, Panels or its neighbours.
+template <class T, int Rows, int Panels, class Ahead = nothing_ahead>
 HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
-                                   index depth, const T* ahead) {
-  constexpr index lanes = vec<T>::lanes;
-  index k = 0;
-  for (; k + 4 <= depth; k += 4) {
-    if constexpr (Fetch) {
-      __builtin_prefetch(ahead, 0, 2);
-      ahead += lanes;
-    }
-    HEADWAVE_UNROLL
-    for (int step = 0; step < 4; ++step) {
-      multiply_step(c, a + step, panel + step * lanes, panel_stride);
-    }
-    a += 4;
-    panel += 4 * lanes;
-  }
-  for (; k < depth; ++k) {
+                                   index depth, index panel_step = vec<T>::lanes, Ahead ahead = {}) {
+  HEADWAVE_UNROLL_FOUR
+  for (index k = 0; k < depth; ++k) {
+    ahead();
     multiply_step(c, a++, panel, panel_stride);
-    panel += lanes;
+    panel += panel_step;
   }
 }
 
-/// The same over several depth blocks, whose packed rows lie block_stride apart.
-template <bool Fetch, class T, int Rows, int Panels>
+/// The same for packed rows of any depth, whose depth blocks lie block_stride apart: the sum, in order, of the sums
+/// over sum_block elements of k, each of which starts at zero. The error of one long chain would grow with its length.
+template <class T, int Rows, int Panels>
 HEADWAVE_INLINE void multiply_blocks(tile<T, Rows, Panels>& c, const T* a, index block_stride, const T* panel,
-                                     index panel_stride, index depth, const T* ahead) {
-  for (; depth > 0; depth -= depth_block) {
-    const index count = depth < depth_block ? depth : depth_block;
-    multiply_tile<Fetch>(c, a, panel, panel_stride, count, ahead);
-    a += block_stride;
-    panel += depth_block * vec<T>::lanes;
-    ahead += Fetch ? depth_block / 4 * vec<T>::lanes : 0;
+                                     index panel_stride, index depth) {
+  clear(c);
+  for (index first = 0; first < depth; first += sum_block) {
+    tile<T, Rows, Panels> sum;
+    clear(sum);
+    multiply_tile(sum, a + first / depth_block * block_stride + first % depth_block, panel + first * vec<T>::lanes,
+                  panel_stride, smaller(depth - first, sum_block));
+    HEADWAVE_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      HEADWAVE_UNROLL
+      for (int p = 0; p < Panels; ++p) {
+        c.at[r][p] = first == 0 ? sum.at[r][p] : add(c.at[r][p], sum.at[r][p]);
+      }
+    }
   }
 }
 
@@ -168,7 +169,6 @@ struct product_step {
   index block_stride;
   index first_row;
   index first_panel, last_panel;
-  index fetch;  ///< which part of the panels to come this tile fetches
 
   template <int Rows, int Panels>
   HEADWAVE_INLINE void multiply(index panel) const {
@@ -176,9 +176,7 @@ struct product_step {
     const index panel_size = product.depth * lanes;
     const T* const panels = product.panels + panel * panel_size;
     tile<T, Rows, Panels> c;
-    clear(c);
-    multiply_blocks<true>(c, packed_rows, block_stride, panels, panel_size, product.depth,
-                          panels + Panels * panel_size + fetch % (4 * Panels) * (product.depth / 4) * lanes);
+    multiply_blocks(c, packed_rows, block_stride, panels, panel_size, product.depth);
     for (int p = 0; p < Panels; ++p) {
       const index column = (panel + p) * lanes;
       const vec<T> bias = product.bias ? load(product.bias + column) : broadcast(T(0));
@@ -227,13 +225,8 @@ void gemm(const gemm_arguments<T>& product, T* workspace) {
     for (index panel = 0; panel < panels; panel += group) {
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
-        const product_step<T> step{product,
-                                   workspace + first * packed_stride<T>,
-                                   block_stride,
-                                   first_row + first,
-                                   panel,
-                                   smaller(panel + group, panels),
-                                   t};
+        const product_step<T> step{product, workspace + first * packed_stride<T>, block_stride, first_row + first,
+                                   panel,   smaller(panel + group, panels)};
         with_rows(balanced_rows(rows, tiles, t), step);
       }
     }

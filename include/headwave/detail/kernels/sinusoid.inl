@@ -5,18 +5,8 @@
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
 /// Minimax polynomials of u = x^2 on |x| <= 1/2, x in quarter turns: sin = x * sine(u), cos = 1 + u * cosine(u).
-/// Largest error for float 1.9e-10 and for double 1.4e-21, both before rounding.
-template <class T>
-struct quarter_turn;
-template <>
-struct quarter_turn<float> {
-  static constexpr double sine[] = {0x1.921fb5443b5c4p+0, -0x1.4abbce56b23a7p-1, 0x1.466bbacb04e86p-4,
-                                    -0x1.32ca9e6d0c6ffp-8, 0x1.4bc8998db7461p-13};
-  static constexpr double cosine[] = {-0x1.3bd3cc98a08d6p+0, 0x1.03c1e9f81dc6ap-2, -0x1.55cb98f579469p-6,
-                                      0x1.db650eb2beacfp-11};
-};
-template <>
-struct quarter_turn<double> {
+/// Largest error 1.4e-21 before rounding.
+struct quarter_turn {
   static constexpr double sine[] = {0x1.921fb54442d18p+0,  -0x1.4abbce625be53p-1, 0x1.466bc6775aad9p-4,
                                     -0x1.32d2cce62ac24p-8, 0x1.50783485cc001p-13, -0x1.e3074b502d925p-19,
                                     0x1.e8eed15986b30p-25, -0x1.6c5b939123450p-31};
@@ -36,30 +26,37 @@ HEADWAVE_INLINE vec<T> polynomial(const T (&c)[Count], vec<T> u) {
   return sum;
 }
 
-/// Sine and cosine of phases in units of 2^-64 turns, accurate enough to be rounded to T.
-template <class T>
+/// Sines and cosines of phases in units of 2^-64 turns.
 HEADWAVE_INLINE void sine_cosine(vec<std::uint64_t> phase, vec<double>& sine, vec<double>& cosine) {
   // An eighth of a turn further on, the top two bits count quarter turns and the others are the angle's distance from
-  // their middle: x + 1/2. 52 of them become the mantissa of a number in [1, 2).
+  // their middle: x + 1/2. 52 of them become the mantissa of a number in [1, 2); the other 12 follow, so that a small
+  // angle keeps its relative accuracy.
   const vec<std::uint64_t> turned = add(phase, broadcast(std::uint64_t(1) << 61));
   const vec<std::uint64_t> distance = shift_left<2>(turned);
   const vec<std::uint64_t> one = broadcast(bits_of(1.0));
-  vec<double> x = subtract(as_double(bit_or(shift_right<12>(distance), one)), broadcast(1.5));
-  if constexpr (sizeof(T) == sizeof(double)) {
-    // The last 12 bits, so that a small angle keeps its relative accuracy.
-    const vec<std::uint64_t> low = bit_and(distance, broadcast(std::uint64_t(0xfff)));
-    const vec<double> rest = subtract(as_double(bit_or(low, broadcast(bits_of(0x1p52)))), broadcast(0x1p52));
-    x = multiply_add(rest, broadcast(0x1p-64), x);
-  }
+  const vec<double> high = subtract(as_double(bit_or(shift_right<12>(distance), one)), broadcast(1.5));
+  const vec<std::uint64_t> low = bit_and(distance, broadcast(std::uint64_t(0xfff)));
+  const vec<double> rest = subtract(as_double(bit_or(low, broadcast(bits_of(0x1p52)))), broadcast(0x1p52));
+  const vec<double> x = multiply_add(rest, broadcast(0x1p-64), high);
   const vec<double> u = multiply(x, x);
-  const vec<double> s = multiply(x, polynomial(quarter_turn<T>::sine, u));
-  const vec<double> c = multiply_add(polynomial(quarter_turn<T>::cosine, u), u, broadcast(1.0));
+  const vec<double> s = multiply(x, polynomial(quarter_turn::sine, u));
+  const vec<double> c = multiply_add(polynomial(quarter_turn::cosine, u), u, broadcast(1.0));
   // Quarter 0: (s, c), 1: (c, -s), 2: (-s, -c), 3: (-c, s).
   const vec<std::uint64_t> top = broadcast(sign_bit<double>);
   const vec<std::uint64_t> odd_quarter = shift_left<1>(turned);
   const lane_mask<double> swapped = top_bit(odd_quarter);
   sine = as_double(bit_xor(as_bits(select(swapped, c, s)), bit_and(turned, top)));
   cosine = as_double(bit_xor(as_bits(select(swapped, s, c)), bit_and(bit_xor(turned, odd_quarter), top)));
+}
+
+/// count sines and as many cosines behind them.
+inline void sine_cosine_row(double* row, const std::uint64_t* phases, index count) {
+  for (index pair = 0; pair < count; pair += vec<double>::lanes) {
+    vec<double> sine, cosine;
+    sine_cosine(load(phases + pair), sine, cosine);
+    store(row + pair, sine);
+    store(row + count + pair, cosine);
+  }
 }
 
 /// The first count elements of a group at the end of a row.
@@ -70,48 +67,77 @@ HEADWAVE_INLINE void copy_first(T* out, const T* group, index count) {
   }
 }
 
-template <class T>
-HEADWAVE_INLINE void sinusoid_row(const sinusoid_arguments<T>& a, T* out) {
+/// Eight angles a of the anchor, turned by b.
+///   sin(a + b) = sin a cos b + cos a sin b,  cos(a + b) = cos a cos b - sin a sin b
+template <bool CosineFirst>
+HEADWAVE_INLINE void turn_angles(const double* a, const double* b, index count, vec<double>& first,
+                                 vec<double>& second) {
+  const vec<double> sine_a = load(a), cosine_a = load(a + count), sine_b = load(b), cosine_b = load(b + count);
+  const vec<double> sine = multiply_add(sine_a, cosine_b, multiply(cosine_a, sine_b));
+  const vec<double> cosine = multiply_subtract(cosine_a, cosine_b, multiply(sine_a, sine_b));
+  first = CosineFirst ? cosine : sine;
+  second = CosineFirst ? sine : cosine;
+}
+
+/// One row of an encoding.
+template <bool Interleaved, bool CosineFirst, class T>
+HEADWAVE_INLINE void sinusoid_row(const sinusoid_arguments<T>& a, const double* turn, T* out) {
   constexpr index lanes = vec<double>::lanes;
-  T group[2 * lanes];
-  for (index pair = 0; pair < a.firsts; pair += lanes) {
-    vec<double> first, second;
-    if (a.cosine_first) {
-      sine_cosine<T>(load(a.phases + pair), second, first);
+  const double* const anchor = a.anchor;
+  const index count = a.count, firsts = a.firsts, whole = a.seconds - a.seconds % lanes;
+  vec<double> first, second;
+  for (index pair = 0; pair < whole; pair += lanes) {
+    turn_angles<CosineFirst>(anchor + pair, turn + pair, count, first, second);
+    if constexpr (Interleaved) {
+      store_pairs_rounded(out + 2 * pair, first, second);
     } else {
-      sine_cosine<T>(load(a.phases + pair), first, second);
-    }
-    if (a.interleaved) {
-      const index left = a.firsts + a.seconds - 2 * pair;
-      if (left >= 2 * lanes) {
-        store_pairs_rounded(out + 2 * pair, first, second);
-      } else {
-        store_pairs_rounded(group, first, second);
-        copy_first(out + 2 * pair, group, left);
-      }
-    } else if (pair + lanes <= a.seconds) {
       store_rounded(out + pair, first);
-      store_rounded(out + a.firsts + pair, second);
-    } else {
-      store_rounded(group, first);
-      copy_first(out + pair, group, a.firsts - pair < lanes ? a.firsts - pair : lanes);
-      store_rounded(group, second);
-      copy_first(out + a.firsts + pair, group, a.seconds - pair < lanes ? a.seconds - pair : lanes);
+      store_rounded(out + firsts + pair, second);
     }
   }
-  for (index channel = a.firsts + a.seconds; channel < a.channels; ++channel) {
+  if (whole < firsts) {
+    T group[2 * lanes];
+    turn_angles<CosineFirst>(anchor + whole, turn + whole, count, first, second);
+    if constexpr (Interleaved) {
+      store_pairs_rounded(group, first, second);
+      copy_first(out + 2 * whole, group, firsts + a.seconds - 2 * whole);
+    } else {
+      store_rounded(group, first);
+      store_rounded(group + lanes, second);
+      copy_first(out + whole, group, firsts - whole);
+      copy_first(out + firsts + whole, group + lanes, a.seconds - whole);
+    }
+  }
+  for (index channel = firsts + a.seconds; channel < a.channels; ++channel) {
     out[channel] = T(0);
   }
 }
 
-/// Consecutive rows of an encoding, out[row * row_stride + channel]. The phases advance by their steps after each row.
-template <class T>
-void sinusoid_rows(const sinusoid_arguments<T>& a) {
+template <bool Interleaved, bool CosineFirst, class T>
+void sinusoid_rows_in_layout(const sinusoid_arguments<T>& a) {
   for (index row = 0; row < a.rows; ++row) {
-    sinusoid_row(a, a.out + row * a.row_stride);
-    for (index pair = 0; pair < a.firsts; pair += vec<std::uint64_t>::lanes) {
-      store(a.phases + pair, add(load(a.phases + pair), load(a.steps + pair)));
+    sinusoid_row<Interleaved, CosineFirst>(a, a.turns + (a.first_row + row) * 2 * a.count, a.out + row * a.row_stride);
+  }
+}
+
+/// Consecutive rows of one group, out[row * row_stride + channel]. Turns that were not known become so.
+template <class T>
+void sinusoid_rows(sinusoid_arguments<T>& a) {
+  sine_cosine_row(a.anchor, a.phases, a.count);
+  for (index row = a.first_row; row < a.first_row + a.rows; ++row) {
+    const auto place = static_cast<std::uint32_t>(row);
+    if ((a.known >> place & 1u) == 0) {
+      for (index i = 0; i < a.count; ++i) {
+        a.turned[i] = place * a.steps[i];
+      }
+      sine_cosine_row(a.turns + row * 2 * a.count, a.turned, a.count);
+      a.known |= 1u << place;
     }
+  }
+  if (a.interleaved) {
+    a.cosine_first ? sinusoid_rows_in_layout<true, true>(a) : sinusoid_rows_in_layout<true, false>(a);
+  } else {
+    a.cosine_first ? sinusoid_rows_in_layout<false, true>(a) : sinusoid_rows_in_layout<false, false>(a);
   }
 }
 

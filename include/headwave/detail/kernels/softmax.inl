@@ -83,6 +83,31 @@ HEADWAVE_INLINE vec<T> hyperbolic_tangent(vec<T> x) {
   return copy_sign(divide(subtract(broadcast(T(0)), m), add(m, broadcast(T(2)))), x);
 }
 
+/// Turns scores of the keys key .. last-1 into powers e^(score - subtrahend), Vecs vecs of each of Rows rows at a time,
+/// and adds them to sum; several at a time, because a single exponential would wait for itself. Rows lie stride apart.
+/// Returns the first key that is left.
+template <int Rows, int Vecs, class T>
+HEADWAVE_INLINE index take_powers(tile<T, Rows, 1>& sum, const tile<T, Rows, 1>& subtrahend, T* out, const T* scores,
+                                  index stride, index key, index last) {
+  constexpr index lanes = vec<T>::lanes;
+  for (; key + Vecs * lanes <= last; key += Vecs * lanes) {
+    tile<T, Rows, Vecs> power;
+    HEADWAVE_UNROLL
+    for (int i = 0; i < Rows * Vecs; ++i) {
+      const int r = i / Vecs, v = i % Vecs;
+      power.at[r][v] = subtract(load(scores + r * stride + key + v * lanes), subtrahend.at[r][0]);
+    }
+    exponentials(power);
+    HEADWAVE_UNROLL
+    for (int i = 0; i < Rows * Vecs; ++i) {
+      const int r = i / Vecs, v = i % Vecs;
+      sum.at[r][0] = add(sum.at[r][0], power.at[r][v]);
+      store(out + r * stride + key + v * lanes, power.at[r][v]);
+    }
+  }
+  return key;
+}
+
 /// out[i] = e^(x[i] - max) / sum of e^(x[j] - max), over count elements; -infinity has weight 0, and so has a row of
 /// nothing else. x and out may be the same row.
 template <class T>
@@ -90,23 +115,32 @@ void softmax_row(T* out, index out_stride, const T* x, index x_stride, index cou
   constexpr index lanes = vec<T>::lanes;
   const vec<T> nothing = broadcast(negative_infinity<T>());
   const vec<T> lane_numbers = load(lane_numbers_of<T>);
+  // Whole vecs of contiguous rows go without masks.
+  const index whole = x_stride == 1 && out_stride == 1 ? count - count % lanes : 0;
   vec<T> largest = broadcast(lowest_finite<T>());
-  for (index i = 0; i < count; i += lanes) {
+  for (index i = 0; i < whole; i += lanes) {
+    largest = maximum(largest, load(x + i));
+  }
+  for (index i = whole; i < count; i += lanes) {
     const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
     largest = maximum(largest, select(present, load_first(x + i * x_stride, x_stride, count - i), nothing));
   }
   const vec<T> reference = broadcast(reduce_maximum(largest));
-  vec<T> sums = broadcast(T(0));
-  for (index i = 0; i < count; i += lanes) {
+  const tile<T, 1, 1> subtrahend{{{reference}}};
+  tile<T, 1, 1> sums;
+  clear(sums);
+  index i = take_powers<1, 2 * interleaved>(sums, subtrahend, out, x, index(0), index(0), whole);
+  i = take_powers<1, 1>(sums, subtrahend, out, x, index(0), i, whole);
+  for (; i < count; i += lanes) {
     const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
     const vec<T> power =
         keep(present, exponential(subtract(load_first(x + i * x_stride, x_stride, count - i), reference)));
-    sums = add(sums, power);
+    sums.at[0][0] = add(sums.at[0][0], power);
     store_first(out + i * out_stride, out_stride, power, count - i);
   }
-  const T sum = reduce_add(sums);
+  const T sum = reduce_add(sums.at[0][0]);
   const vec<T> divisor = broadcast(bits_of(sum) == 0 ? T(1) : sum);
-  for (index i = 0; i < count; i += lanes) {
+  for (i = 0; i < count; i += lanes) {
     const vec<T> power = load_first(out + i * out_stride, out_stride, count - i);
     store_first(out + i * out_stride, out_stride, divide(power, divisor), count - i);
   }

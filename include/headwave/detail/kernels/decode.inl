@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT
+// Attention of a few rows, whose time is that of reading keys and values once. Compiled once per tier; see
+// detail/tiers.hpp.
+//
+// A task takes some heads and some blocks of keys, and goes through the keys in steps, with all heads in each step: the
+// heads of a key lie side by side, and a page of memory is opened once. Blocks are independent but for the softmax
+// reference, which a row's largest scores of the blocks before decide. Hence two passes, both of which can be split
+// over heads and keys:
+//   decode_scores:  final scores of every block, and their maxima
+//   decode_values:  powers, their sums, and the product with V of every block
+// and decode_finish, which adds the blocks' sums in order: the very operations of kernels/attention.inl, and the same
+// bits.
+
+namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
+
+template <class T>
+struct decode_task {
+  static constexpr index lanes = vec<T>::lanes;
+
+  const attention_arguments<T>& a;
+  const decode_plan<T>& plan;
+  T *shared, *workspace;
+  index batch, first_head, heads;
+
+  HEADWAVE_INLINE T* of_head(index h) const { return shared + (batch * a.kv_heads + first_head + h) * plan.head_size; }
+  HEADWAVE_INLINE T* scores(index h, index block) const { return of_head(h) + plan.scores + block * plan.score_size; }
+  HEADWAVE_INLINE T* output(index h, index block) const { return of_head(h) + plan.outputs + block * plan.output_size; }
+  HEADWAVE_INLINE T* sums(index h, index block) const { return of_head(h) + plan.sums + block * plan.sum_size; }
+  HEADWAVE_INLINE T& maximum_of(index h, index block, index row) const {
+    return of_head(h)[plan.maxima + block * plan.rows + row];
+  }
+
+  /// The rows of a head, at a block of keys.
+  HEADWAVE_INLINE attention_task<T> head(index h, index block) const {
+    return {.a = a,
+            .parts = plan.row_parts,
+            .workspace = workspace + h * plan.head_parts.size,
+            .key_panels = workspace + plan.keys,
+            .value_panels = workspace + plan.values,
+            .score_rows = scores(h, block),
+            .batch = batch,
+            .kv_head = first_head + h,
+            .group = a.heads / a.kv_heads,
+            .first_row = 0,
+            .rows = plan.rows,
+            .block_first = block * key_block};
+  }
+
+  /// The keys of a block that some row sees; the same for every head.
+  HEADWAVE_INLINE key_range keys_of_block(key_range all, index block) const {
+    return {larger(all.first, block * key_block), smaller(all.last, (block + 1) * key_block)};
+  }
+
+  /// Calls step.run<Rows>() for each tile of the rows.
+  template <class Step>
+  HEADWAVE_INLINE void with_tiles(Step step) const {
+    const index tiles = tile_count(plan.rows);
+    for (index t = 0; t < tiles; ++t) {
+      step.first_row = t * plan.rows / tiles;
+      with_rows(balanced_rows(plan.rows, tiles, t), step);
+    }
+  }
+
+  /// Fetches the keys or values of the next step, a row of one head at a time, in the order of memory: that is how it
+  /// is read at full speed.
+  struct next_rows {
+    const T* at;
+    index inner_step, outer_step, inner_count, inner, left, channel_step, width;
+
+    HEADWAVE_INLINE void operator()() {
+      if (left > 0) {
+        fetch<0>(at, channel_step, width);
+        --left;
+        at += inner_step;
+        if (++inner == inner_count) {
+          inner = 0;
+          at += outer_step;
+        }
+      }
+    }
+  };
+  struct by_reference {
+    next_rows& rows;
+    HEADWAVE_INLINE void operator()() { rows(); }
+  };
+  HEADWAVE_INLINE next_rows rows_after(const strided4<const T>& x, index width, index last, index end) const {
+    const index count = last < end ? smaller(end - last, decode_step) : 0;
+    const T* const start = x.data + batch * x.batch + first_head * x.head + (count > 0 ? last * x.length : 0);
+    // Either the heads of a key or the keys of a head lie side by side.
+    return x.head < x.length
+               ? next_rows{start, x.head, x.length - heads * x.head, heads, 0, count * heads, x.channel, width}
+               : next_rows{start, x.length, x.head - count * x.length, count, 0, count * heads, x.channel, width};
+  }
+
+  struct score_step {
+    const attention_task<T>& task;
+    index key, panels;  // the panels of keys at hand, the first of which holds key
+    index first_row;
+
+    template <int Rows, int Panels>
+    HEADWAVE_INLINE void multiply(index panel) const {
+      tile<T, Rows, Panels> c;
+      const index panel_size = task.a.head_dim * lanes;
+      multiply_blocks(c, task.queries(first_row), task.rows * packed_stride<T>, task.key_panels + panel * panel_size,
+                      panel_size, task.a.head_dim);
+      HEADWAVE_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        HEADWAVE_UNROLL
+        for (int p = 0; p < Panels; ++p) {
+          store(task.scores(first_row + r) + key - task.block_first + (panel + p) * lanes, c.at[r][p]);
+        }
+      }
+    }
+    template <int Rows>
+    void run() const {
+      index panel = 0;
+      for (; panel + panels_of<Rows> <= panels; panel += panels_of<Rows>) {
+        multiply<Rows, panels_of<Rows>>(panel);
+      }
+      for (; panel < panels; ++panel) {
+        multiply<Rows, 1>(panel);
+      }
+    }
+  };
+
+  void score_blocks(index first_block, index last_block) const {
+    for (index h = 0; h < heads; ++h) {
+      head(h, first_block).place_rows();
+      head(h, first_block).pack_queries();
+    }
+    const key_range all = head(0, first_block).keys_of_rows(0, plan.rows);
+    for (index block = first_block; block < last_block; ++block) {
+      const key_range range = keys_of_block(all, block);
+      if (range.first >= range.last) {
+        continue;
+      }
+      const index start = range.first - range.first % lanes;
+      for (index key = start; key < range.last; key += decode_step) {
+        const index last = smaller(range.last, key + decode_step);
+        next_rows ahead = rows_after(a.key, a.head_dim, last, all.last);
+        for (index h = 0; h < heads; ++h) {
+          const attention_task<T> task = head(h, block);
+          task.pack_keys({larger(range.first, key), last}, key, by_reference{ahead});
+          with_tiles(score_step{task, key, (last - key + lanes - 1) / lanes, 0});
+        }
+      }
+      for (index h = 0; h < heads; ++h) {
+        const attention_task<T> task = head(h, block);
+        for (index r = 0; r < plan.rows; ++r) {
+          task.prepare_scores(r, r, start, round_up(range.last, lanes));
+          vec<T> largest = broadcast(lowest_finite<T>());
+          for (index key = start; key < range.last; key += lanes) {
+            largest = maximum(largest, load(task.scores(r) + key - task.block_first));
+          }
+          maximum_of(h, block, r) = reduce_maximum(largest);
+        }
+      }
+    }
+  }
+
+  /// Goes on with a block's product with V, over a few of its keys.
+  struct value_step {
+    const attention_task<T>& task;
+    T* sum;  // the block's, of row 0
+    const T* values;
+    index value_stride;  // of two keys
+    key_range keys;
+    next_rows& ahead;
+    index first_row;
+
+    template <int Rows, int Panels>
+    HEADWAVE_INLINE void multiply(index channel) const {
+      const index width = task.parts.value_width;
+      tile<T, Rows, Panels> c;
+      T* const s = sum + first_row * width + channel;
+      HEADWAVE_UNROLL
+      for (int i = 0; i < Rows * Panels; ++i) {
+        c.at[i / Panels][i % Panels] = load(s + i / Panels * width + i % Panels * lanes);
+      }
+      multiply_tile(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
+                    keys.last - keys.first, value_stride, by_reference{ahead});
+      HEADWAVE_UNROLL
+      for (int i = 0; i < Rows * Panels; ++i) {
+        store(s + i / Panels * width + i % Panels * lanes, c.at[i / Panels][i % Panels]);
+      }
+    }
+    template <int Rows>
+    void run() const {
+      index channel = 0;
+      for (; channel + panels_of<Rows> * lanes <= task.parts.value_width; channel += panels_of<Rows> * lanes) {
+        multiply<Rows, panels_of<Rows>>(channel);
+      }
+      for (; channel < task.parts.value_width; channel += lanes) {
+        multiply<Rows, 1>(channel);
+      }
+    }
+  };
+
+  HEADWAVE_INLINE const T* values_of(index h, index key) const {
+    return a.value.data + batch * a.value.batch + (first_head + h) * a.value.head + key * a.value.length;
+  }
+
+  /// Values are read where they are if a row is whole vecs, else copied with zeros behind them.
+  HEADWAVE_INLINE bool in_place() const { return a.value.channel == 1 && a.value_dim % lanes == 0; }
+  void copy_values(T* target, index h, key_range keys) const {
+    for (index key = keys.first; key < keys.last; ++key) {
+      for (index c = 0; c < a.value_dim; c += lanes) {
+        store(target + c, load_first(values_of(h, key) + c * a.value.channel, a.value.channel, a.value_dim - c));
+      }
+      target += plan.row_parts.value_width;
+    }
+  }
+
+  void multiply_values(const attention_task<T>& task, index h, T* sum, key_range keys, next_rows& ahead) const {
+    if (in_place()) {
+      with_tiles(value_step{task, sum, values_of(h, keys.first), a.value.length, keys, ahead, 0});
+    } else {
+      copy_values(task.value_panels, h, keys);
+      with_tiles(value_step{task, sum, task.value_panels, plan.row_parts.value_width, keys, ahead, 0});
+    }
+  }
+
+  /// Powers of a block's scores, and their sums.
+  void take_block_powers(index h, index block, index first, index last) const {
+    const attention_task<T> task = head(h, block);
+    for (index r = 0; r < plan.rows; ++r) {
+      if (task.hides_some(task.row_of(r), first, last)) {
+        task.note_hidden(r, first, last);
+      } else {
+        __builtin_memset(task.hidden(r), 0, static_cast<std::size_t>(key_block));
+      }
+      const T largest = maximum_of(h, block, r);
+      task.reference(r) = task.exceeds(largest, r) ? largest : task.reference(r);
+      const tile<T, 1, 1> subtrahend{{{broadcast(task.reference(r))}}};
+      tile<T, 1, 1> sum;
+      clear(sum);
+      T* const s = task.scores(r);
+      const index key = take_powers<1, 2 * interleaved>(sum, subtrahend, s, s, packed_stride<T>,
+                                                        first - task.block_first, last - task.block_first);
+      take_powers<1, 1>(sum, subtrahend, s, s, packed_stride<T>, key, last - task.block_first);
+      store(sums(h, block) + r * lanes, sum.at[0][0]);
+    }
+  }
+
+  /// A block's product is not finite: hidden values that are infinite or NaN may have met a power of zero. Sums again
+  /// without them.
+  void multiply_visible_values(index h, index block, key_range range) const {
+    const attention_task<T> task = head(h, block);
+    for (index r = 0; r < plan.rows; ++r) {
+      for (index c = 0; c < a.value_dim; c += lanes) {
+        vec<T> sum = broadcast(T(0));
+        for (index key = range.first; key < range.last; ++key) {
+          if (!task.hidden(r)[key - task.block_first]) {
+            const vec<T> value = load_first(values_of(h, key) + c * a.value.channel, a.value.channel, a.value_dim - c);
+            sum = multiply_add(broadcast(task.scores(r)[key - task.block_first]), value, sum);
+          }
+        }
+        store(output(h, block) + r * plan.row_parts.value_width + c, sum);
+      }
+    }
+  }
+
+  HEADWAVE_INLINE bool is_finite_output(index h, index block) const {
+    for (index i = 0; i < plan.output_size; i += lanes) {
+      if (!all_finite(load(output(h, block) + i))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void multiply_blocks_by_values(index first_block, index last_block) const {
+    for (index h = 0; h < heads; ++h) {
+      head(h, first_block).place_rows();
+      head(h, first_block).start_rows();
+    }
+    const key_range all = head(0, first_block).keys_of_rows(0, plan.rows);
+    for (index block = 0; block < last_block; ++block) {
+      const key_range range = keys_of_block(all, block);
+      if (range.first >= range.last) {
+        continue;
+      }
+      if (block < first_block) {
+        for (index h = 0; h < heads; ++h) {
+          const attention_task<T> task = head(h, block);
+          for (index r = 0; r < plan.rows; ++r) {
+            const T largest = maximum_of(h, block, r);
+            task.reference(r) = task.exceeds(largest, r) ? largest : task.reference(r);
+          }
+        }
+        continue;
+      }
+      const index start = range.first - range.first % lanes;
+      for (index h = 0; h < heads; ++h) {
+        take_block_powers(h, block, start, round_up(range.last, lanes));
+        for (index i = 0; i < plan.output_size; i += lanes) {
+          store(output(h, block) + i, broadcast(T(0)));
+        }
+      }
+      for (index key = range.first; key < range.last; key += decode_step) {
+        const key_range step{key, smaller(range.last, key + decode_step)};
+        next_rows ahead = rows_after(a.value, a.value_dim, step.last, all.last);
+        for (index h = 0; h < heads; ++h) {
+          multiply_values(head(h, block), h, output(h, block), step, ahead);
+        }
+      }
+      for (index h = 0; h < heads; ++h) {
+        if (!is_finite_output(h, block)) {
+          multiply_visible_values(h, block, range);
+        }
+      }
+    }
+  }
+
+  void finish() const {
+    for (index h = 0; h < heads; ++h) {
+      head(h, 0).place_rows();
+      head(h, 0).start_rows();
+      const key_range all = head(h, 0).keys_of_rows(0, plan.rows);
+      for (index block = 0; block < plan.blocks; ++block) {
+        const key_range range = keys_of_block(all, block);
+        for (index r = 0; range.first < range.last && r < plan.rows; ++r) {
+          const attention_task<T> task = head(h, block);
+          task.raise_reference(r, maximum_of(h, block, r));
+          store(task.sums(r), add(load(task.sums(r)), load(sums(h, block) + r * lanes)));
+          for (index i = 0; i < plan.row_parts.value_width; i += lanes) {
+            store(task.output(r) + i,
+                  add(load(task.output(r) + i), load(output(h, block) + r * plan.row_parts.value_width + i)));
+          }
+        }
+      }
+      for (index r = 0; r < plan.rows; ++r) {
+        head(h, 0).finish_row(r);
+      }
+    }
+  }
+};
+
+/// Task number task of a pass; workspace: plan.task_size elements; shared: plan.shared_size.
+template <class T>
+void decode(const attention_arguments<T>& a, const decode_plan<T>& plan, decode_pass pass, index task, T* shared,
+            T* workspace) {
+  const bool last = pass == decode_pass::finish;
+  const index blocks = last ? 0 : task % plan.block_groups, rest = last ? task : task / plan.block_groups;
+  const index heads = rest % plan.head_groups * plan.task_heads;
+  const decode_task<T> part{.a = a,
+                            .plan = plan,
+                            .shared = shared,
+                            .workspace = workspace,
+                            .batch = rest / plan.head_groups,
+                            .first_head = heads,
+                            .heads = smaller(plan.task_heads, a.kv_heads - heads)};
+  const index first_block = blocks * plan.task_blocks;
+  const index last_block = smaller(first_block + plan.task_blocks, plan.blocks);
+  switch (pass) {
+    case decode_pass::scores:
+      part.score_blocks(first_block, last_block);
+      break;
+    case decode_pass::values:
+      part.multiply_blocks_by_values(first_block, last_block);
+      break;
+    case decode_pass::finish:
+      part.finish();
+      break;
+  }
+}
+
+}  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
