@@ -124,6 +124,7 @@ struct product_step {
     tile<T, Rows, Panels> c;
     clear(c);
     multiply_tile<1, Rows>(c, packed_rows, product.panels + first_panel * panel_size, panel_size, product.depth);
+    HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
       const index column = (first_panel + p) * lanes;
       const vec<T> bias = product.bias ? load(product.bias + column) : broadcast(T(0));
