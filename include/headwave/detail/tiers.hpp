@@ -56,6 +56,12 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #include <headwave/detail/kernels/all.inl>
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
+#elif defined(__aarch64__)
+#define HEADWAVE_TIER neon
+#include <headwave/detail/simd/neon.hpp>
+
+#include <headwave/detail/kernels/all.inl>
+#undef HEADWAVE_TIER
 #endif
 
 #undef HEADWAVE_UNROLL
