@@ -8,9 +8,9 @@
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
-// 5 x 1 vectors of accumulators are 20 registers; 4 hold a row of the panel and 5 the broadcasts, which g++ loads all at
-// once: 29 of 32, where a sixth row would not fit. Per step of depth 20 FMA against 4 + 5 loads; 20 chains keep up to
-// 4 FMA a cycle busy.
+// 5 x 1 vectors of accumulators are 20 registers; 4 hold a row of the panel and 5 the broadcasts, which g++ loads all
+// at once: 29 of 32, where a sixth row would not fit. Per step of depth 20 FMA against 4 + 5 loads; 20 chains keep up
+// to 4 FMA a cycle busy.
 inline constexpr int tile_rows = 5;
 inline constexpr int tile_panels = 1;
 
