@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/target.hpp>
 #include <headwave/isa.hpp>
 #include <headwave/tensor.hpp>
 
@@ -28,31 +29,44 @@ namespace hw = headwave;
 #define HEADWAVE_BENCH_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// A new tier adds its region here and its case to active_probes.
+// A new tier adds its region here and its case to active_probes. CHAINS fit into the registers, with two more vectors.
 
 #define HEADWAVE_BENCH_TIER scalar
 #define HEADWAVE_BENCH_VECTOR __BIGGEST_ALIGNMENT__
+#define HEADWAVE_BENCH_CHAINS 12
 #include "probe.inl"
 #undef HEADWAVE_BENCH_TIER
 #undef HEADWAVE_BENCH_VECTOR
+#undef HEADWAVE_BENCH_CHAINS
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #define HEADWAVE_BENCH_TIER avx2
 #define HEADWAVE_BENCH_VECTOR 32
+#define HEADWAVE_BENCH_CHAINS 12
 #include "probe.inl"
 #undef HEADWAVE_BENCH_TIER
 #undef HEADWAVE_BENCH_VECTOR
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#undef HEADWAVE_BENCH_CHAINS
+HEADWAVE_END_TARGET
+
+HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
+#define HEADWAVE_BENCH_TIER avx512
+#define HEADWAVE_BENCH_VECTOR 64
+#define HEADWAVE_BENCH_CHAINS 24
+#include "probe.inl"
+#undef HEADWAVE_BENCH_TIER
+#undef HEADWAVE_BENCH_VECTOR
+#undef HEADWAVE_BENCH_CHAINS
+HEADWAVE_END_TARGET
+#elif defined(__aarch64__)
+#define HEADWAVE_BENCH_TIER neon
+#define HEADWAVE_BENCH_VECTOR 16
+#define HEADWAVE_BENCH_CHAINS 24
+#include "probe.inl"
+#undef HEADWAVE_BENCH_TIER
+#undef HEADWAVE_BENCH_VECTOR
+#undef HEADWAVE_BENCH_CHAINS
 #endif
 
 #undef HEADWAVE_BENCH_UNROLL
@@ -68,12 +82,19 @@ struct probes {
 
 template <class T>
 probes<T> active_probes() {
+  switch (hw::active_isa()) {
 #if defined(__x86_64__)
-  if (hw::active_isa() == hw::isa::avx2) {
-    return {avx2::operations<T>, avx2::multiply_add<T>, avx2::read};
-  }
+    case hw::isa::avx512:
+      return {avx512::operations<T>, avx512::multiply_add<T>, avx512::read};
+    case hw::isa::avx2:
+      return {avx2::operations<T>, avx2::multiply_add<T>, avx2::read};
+#elif defined(__aarch64__)
+    case hw::isa::neon:
+      return {neon::operations<T>, neon::multiply_add<T>, neon::read};
 #endif
-  return {scalar::operations<T>, scalar::multiply_add<T>, scalar::read};
+    default:
+      return {scalar::operations<T>, scalar::multiply_add<T>, scalar::read};
+  }
 }
 
 /// amount per second, in 1e9, of the best sample. A sample is as many calls as take half a millisecond; there are at

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 
 // What machine.hpp times, compiled once for each instruction set: a namespace HEADWAVE_BENCH_TIER, with vectors of
-// HEADWAVE_BENCH_VECTOR bytes. No standard template may be used here, because a region's target does not reach into it.
+// HEADWAVE_BENCH_VECTOR bytes and HEADWAVE_BENCH_CHAINS of them in flight. No standard template may be used here,
+// because a region's target does not reach into it.
 
 namespace bench::HEADWAVE_BENCH_TIER {
 
-/// A fused multiply-add takes 4 cycles and two start in each, so 8 chains would do; multiplying and adding apart
-/// needs 12.
-inline constexpr int chains = 12;
+/// A fused multiply-add takes 4 cycles. Where two start in each, 8 chains would do, and multiplying and adding apart
+/// needs 12; where four start in each, as on wide AArch64 cores, 16.
+inline constexpr int chains = HEADWAVE_BENCH_CHAINS;
 
 /// Floating-point operations of one round of multiply_add.
 template <class T>

@@ -14,20 +14,22 @@
 
 /// \file
 /// Which instruction set the kernels use. It is chosen once, at the first call that needs it, from what the processor
-/// has and the operating system saves; nothing runs before main(). The environment variable HEADWAVE_ISA=scalar or avx2
-/// chooses another one that the machine has; any other value is ignored.
+/// has and the operating system saves; nothing runs before main(). The environment variable HEADWAVE_ISA=scalar, avx2,
+/// avx512 or neon chooses another one that the machine has; any other value is ignored.
 
 namespace headwave {
 
-/// The tiers, from the narrowest to the widest.
+/// The tiers. On each architecture the wider ones come later.
 enum class isa {
-  scalar,  ///< plain C++ for the command line's target: the readable reference
-  avx2     ///< x86-64 with AVX2 and FMA
+  scalar,  ///< plain C++ for the command line's target: the readable reference, on any machine
+  avx2,    ///< x86-64 with AVX2 and FMA
+  avx512,  ///< x86-64 with AVX-512 F, BW, VL and DQ
+  neon     ///< any AArch64
 };
 
 namespace detail {
 
-inline constexpr int isa_count = 2;
+inline constexpr int isa_count = 4;
 
 /// The tier in use, or -1 before the first question.
 inline std::atomic<int> chosen_isa{-1};
@@ -39,16 +41,32 @@ struct cpu_words {
   std::uint64_t xcr0 = 0;       ///< register states that the operating system saves; 0 without OSXSAVE
 };
 
-/// Whether a tier may run, by the words alone. Source: Intel SDM volume 1, 14.3 and 14.7.1: a feature bit counts only
-/// if the operating system saves the registers that the feature uses.
+/// Whether a tier may run, by the words alone. Source: Intel SDM volume 1, 14.3, 14.7.1 and 15.2 to 15.4: a feature bit
+/// counts only if the operating system saves the registers that the feature uses. Every AArch64 has NEON.
 HEADWAVE_INLINE constexpr bool supports(const cpu_words& cpu, isa tier) {
-  constexpr std::uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29, avx2 = 1u << 5;
-  constexpr std::uint64_t ymm_state = 0x6;
-  if (tier == isa::avx2) {
-    constexpr std::uint32_t needed = fma | osxsave | avx | f16c;
-    return (cpu.leaf1_ecx & needed) == needed && (cpu.leaf7_ebx & avx2) != 0 && (cpu.xcr0 & ymm_state) == ymm_state;
+  constexpr std::uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
+  constexpr std::uint32_t avx2 = 1u << 5, avx512f = 1u << 16, avx512dq = 1u << 17, avx512bw = 1u << 30,
+                          avx512vl = 1u << 31;
+  constexpr std::uint64_t xmm_and_ymm = 0x6, opmask_and_zmm = 0xe0;
+  std::uint32_t leaf1 = fma | osxsave | avx | f16c, leaf7 = avx2;
+  std::uint64_t state = xmm_and_ymm;
+  switch (tier) {
+    case isa::scalar:
+      return true;
+    case isa::avx512:
+      leaf7 |= avx512f | avx512dq | avx512bw | avx512vl;
+      state |= opmask_and_zmm;
+      break;
+    case isa::avx2:
+      break;
+    case isa::neon:
+#if defined(__aarch64__)
+      return true;
+#else
+      return false;
+#endif
   }
-  return tier == isa::scalar;
+  return (cpu.leaf1_ecx & leaf1) == leaf1 && (cpu.leaf7_ebx & leaf7) == leaf7 && (cpu.xcr0 & state) == state;
 }
 
 }  // namespace detail
@@ -70,6 +88,10 @@ inline cpu_words read_cpu() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     cpu.leaf7_ebx = b;
   }
+#if defined(HEADWAVE_EMULATED_AVX512)
+  cpu.leaf7_ebx |= 0xc0030000;
+  cpu.xcr0 |= 0xe0;
+#endif
 #endif
   return cpu;
 }
@@ -78,9 +100,10 @@ inline cpu_words read_cpu() {
 
 inline namespace HEADWAVE_ABI {
 
-/// "scalar", "avx2": the names that HEADWAVE_ISA takes.
+/// "scalar", "avx2", "avx512" or "neon": the names that HEADWAVE_ISA takes.
 inline const char* name(isa tier) {
-  return tier == isa::avx2 ? "avx2" : "scalar";
+  constexpr const char* names[detail::isa_count] = {"scalar", "avx2", "avx512", "neon"};
+  return names[static_cast<int>(tier)];
 }
 
 /// Whether this machine can run a tier.

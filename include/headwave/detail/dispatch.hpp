@@ -6,19 +6,23 @@
 
 // The switch between public functions and kernels: HEADWAVE_DISPATCH(kernel<T>(arguments)) runs the kernel of the tier
 // in use. A new tier adds one line to each of the two lists here.
+#define HEADWAVE_CASE(tier, ...) \
+  case ::headwave::isa::tier: \
+    ::headwave::detail::tier::__VA_ARGS__; \
+    break;
 #if defined(__x86_64__)
+#define HEADWAVE_CASES(...) HEADWAVE_CASE(avx512, __VA_ARGS__) HEADWAVE_CASE(avx2, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define HEADWAVE_CASES(...) HEADWAVE_CASE(neon, __VA_ARGS__)
+#else
+#define HEADWAVE_CASES(...)
+#endif
 #define HEADWAVE_DISPATCH(...) \
   switch (::headwave::active_isa()) { \
-    case ::headwave::isa::avx2: \
-      ::headwave::detail::avx2::__VA_ARGS__; \
-      break; \
-    case ::headwave::isa::scalar: \
+    HEADWAVE_CASES(__VA_ARGS__) \
+    default: \
       ::headwave::detail::scalar::__VA_ARGS__; \
-      break; \
   }
-#else
-#define HEADWAVE_DISPATCH(...) ::headwave::detail::scalar::__VA_ARGS__;
-#endif
 
 // A big project can compile the kernels once: with HEADWAVE_EXTERN_KERNELS a translation unit only declares them, and
 // one that defines HEADWAVE_INSTANTIATE_KERNELS, built with the same flags, holds them all.
@@ -47,6 +51,9 @@ namespace headwave::detail::inline HEADWAVE_ABI {
 HEADWAVE_KERNELS(scalar)
 #if defined(__x86_64__)
 HEADWAVE_KERNELS(avx2)
+HEADWAVE_KERNELS(avx512)
+#elif defined(__aarch64__)
+HEADWAVE_KERNELS(neon)
 #endif
 }  // namespace headwave::detail::inline HEADWAVE_ABI
 

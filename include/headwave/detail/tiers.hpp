@@ -3,11 +3,14 @@
 
 #include <headwave/detail/arguments.hpp>
 #include <headwave/detail/bits.hpp>
+#include <headwave/detail/target.hpp>
 
 #include <cstdint>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // Compiles the kernels once for each tier: a namespace, a set of operations (simd/<tier>.hpp) and the kernels written
@@ -40,22 +43,27 @@ inline constexpr T lane_numbers_of[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 
 #undef HEADWAVE_TIER
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #define HEADWAVE_TIER avx2
 #include <headwave/detail/simd/avx2.hpp>
 
 #include <headwave/detail/kernels/all.inl>
 #undef HEADWAVE_TIER
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+HEADWAVE_END_TARGET
+
+HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
+#define HEADWAVE_TIER avx512
+#include <headwave/detail/simd/avx512.hpp>
+
+#include <headwave/detail/kernels/all.inl>
+#undef HEADWAVE_TIER
+HEADWAVE_END_TARGET
+#elif defined(__aarch64__)
+#define HEADWAVE_TIER neon
+#include <headwave/detail/simd/neon.hpp>
+
+#include <headwave/detail/kernels/all.inl>
+#undef HEADWAVE_TIER
 #endif
 
 #undef HEADWAVE_UNROLL

@@ -177,6 +177,7 @@ struct product_step {
     const T* const panels = product.panels + panel * panel_size;
     tile<T, Rows, Panels> c;
     multiply_blocks(c, packed_rows, block_stride, panels, panel_size, product.depth);
+    HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
       const index column = (panel + p) * lanes;
       const vec<T> bias = product.bias ? load(product.bias + column) : broadcast(T(0));

@@ -101,9 +101,9 @@ HEADWAVE_PARTWISE(vec, copy_sign, (vec<T> magnitude, vec<T> sign_of),
 // To an integer; for |x| past 2^21 or NaN the result is of no use to any caller.
 template <class T>
 HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
-  const vec<T> bound = broadcast(T(1 << 21));
   v = add(v, copy_sign(broadcast(T(0.5)), v));
-  v = copy_sign(subtract(bound, maximum(subtract(bound, absolute(v)), broadcast(T(0)))), v);
+  // At most 2^21 in size, and so is NaN, whose conversion to an integer is undefined.
+  v = copy_sign(maximum(subtract(broadcast(T(0)), absolute(v)), broadcast(T(-(1 << 21)))), v);
   for (int i = 0; i < 4; ++i) {
     for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
       v.part[i][lane] = static_cast<T>(static_cast<int>(v.part[i][lane]));

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// AVX-512 on machines that have AVX2 only: SIMDe makes each 512-bit intrinsic a macro for AVX2 code. Included before
+/// everything else, by -include in the preset avx512; with it the avx512 tier is AVX2 code, and is available.
+
+#if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__) || defined(__AVX512F__)
+#error "compile for AVX2 with FMA and F16C, and without AVX-512"
+#endif
+
+#define HEADWAVE_EMULATED_AVX512
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+#include <simde/x86/avx512.h>
+
+#include <immintrin.h>
+
+// What SIMDe 0.7.4 lacks. At -O0 some intrinsics are macros already.
+namespace support {
+
+HEDLEY_ALWAYS_INLINE static __m256 upper_half(__m512 v) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+}
+HEDLEY_ALWAYS_INLINE static __m256 to_float(__m512d v) {
+  return _mm256_set_m128(_mm256_cvtpd_ps(_mm512_extractf64x4_pd(v, 1)), _mm256_cvtpd_ps(_mm512_castpd512_pd256(v)));
+}
+HEDLEY_ALWAYS_INLINE static __m512i to_integer(__m512 v) {
+  const __m512i low = _mm512_castsi256_si512(_mm256_cvtps_epi32(_mm512_castps512_ps256(v)));
+  return _mm512_inserti64x4(low, _mm256_cvtps_epi32(upper_half(v)), 1);
+}
+HEDLEY_ALWAYS_INLINE static __mmask16 bytes_in_common(__m128i a, __m128i b) {
+  const __m128i none = _mm_cmpeq_epi8(_mm_and_si128(a, b), _mm_setzero_si128());
+  return static_cast<__mmask16>(~_mm_movemask_epi8(none));
+}
+
+}  // namespace support
+
+#undef _mm512_extractf32x8_ps
+#undef _mm512_cvtpd_ps
+#undef _mm512_cvtps_epi32
+#undef _mm_test_epi8_mask
+#define _mm512_extractf32x8_ps(v, half) ((half) == 1 ? support::upper_half(v) : _mm512_castps512_ps256(v))
+#define _mm512_cvtpd_ps(v) support::to_float(v)
+#define _mm512_cvtps_epi32(v) support::to_integer(v)
+#define _mm_test_epi8_mask(a, b) support::bytes_in_common(a, b)
