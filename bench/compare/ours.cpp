@@ -16,12 +16,16 @@ namespace {
 namespace hw = headwave;
 using compare::problem;
 
-/// How many threads a call may use: the one place where they are given to headwave. It has no threads yet; when its
-/// calls take an executor, it is made here, and the problems below, which all hold a `calling`, pass it on.
-struct calling {
-  explicit calling([[maybe_unused]] int threads) {}
+/// How many threads a call may use: the one place where they are given to headwave. It outlives the options it makes.
+class calling {
+ public:
+  explicit calling(int threads) : executor_(threads) {}
 
-  hw::attention_options<float> attention(bool causal) const { return {.causal = causal}; }
+  const hw::openmp_executor& executor() const { return executor_; }
+  hw::attention_options<float> attention(bool causal) const { return {.causal = causal, .executor = executor_}; }
+
+ private:
+  hw::openmp_executor executor_;
 };
 
 class attention_problem final : public problem {
@@ -36,7 +40,8 @@ class attention_problem final : public problem {
         keys_(copies, copy_of(key, s)),
         values_(copies, copy_of(value, s)),
         out_(out, query_.extents()),
-        options_(how.attention(causal)) {}
+        how_(how),
+        options_(how_.attention(causal)) {}
 
   void run() override {
     hw::scaled_dot_product_attention_into(out_, query_, keys_[next_], values_[next_], options_);
@@ -53,6 +58,7 @@ class attention_problem final : public problem {
   hw::tensor_view<const float, 4> query_;
   std::vector<hw::tensor<float, 4>> keys_, values_;
   hw::tensor_view<float, 4> out_;
+  calling how_;
   hw::attention_options<float> options_;
   std::size_t next_ = 0;
 };
@@ -60,11 +66,14 @@ class attention_problem final : public problem {
 class linear_problem final : public problem {
  public:
   linear_problem(std::size_t rows, const hw::linear<float>& layer, const float* x, float* out, std::size_t copies,
-                 const calling&)
-      : x_(x, {1, rows, layer.in_features()}), out_(out, {1, rows, layer.out_features()}), layers_(copies, layer) {}
+                 const calling& how)
+      : x_(x, {1, rows, layer.in_features()}),
+        out_(out, {1, rows, layer.out_features()}),
+        layers_(copies, layer),
+        how_(how) {}
 
   void run() override {
-    layers_[next_].apply_into(out_, x_);
+    layers_[next_].apply_into(out_, x_, how_.executor());
     next_ = (next_ + 1) % layers_.size();
   }
 
@@ -72,6 +81,7 @@ class linear_problem final : public problem {
   hw::tensor_view<const float, 3> x_;
   hw::tensor_view<float, 3> out_;
   std::vector<hw::linear<float>> layers_;
+  calling how_;
   std::size_t next_ = 0;
 };
 
@@ -82,7 +92,8 @@ class layer_problem final : public problem {
       : x_(x, {1, length, layer.options().d_model}),
         out_(out, x_.extents()),
         layers_(copies, layer),
-        options_(how.attention(false)) {}
+        how_(how),
+        options_(how_.attention(false)) {}
 
   void run() override {
     layers_[next_].apply_into(out_, x_, options_);
@@ -93,6 +104,7 @@ class layer_problem final : public problem {
   hw::tensor_view<const float, 3> x_;
   hw::tensor_view<float, 3> out_;
   std::vector<hw::multi_head_attention<float>> layers_;
+  calling how_;
   hw::attention_options<float> options_;
   std::size_t next_ = 0;
 };

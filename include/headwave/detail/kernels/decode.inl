@@ -16,6 +16,7 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 template <class T>
 struct decode_task {
   static constexpr index lanes = vec<T>::lanes;
+  static constexpr int largest_rows = tile_rows < decode_rows ? tile_rows : static_cast<int>(decode_rows);
 
   const attention_arguments<T>& a;
   const decode_plan<T>& plan;
@@ -57,7 +58,7 @@ struct decode_task {
     const index tiles = tile_count(plan.rows);
     for (index t = 0; t < tiles; ++t) {
       step.first_row = t * plan.rows / tiles;
-      with_rows(balanced_rows(plan.rows, tiles, t), step);
+      with_rows<largest_rows>(balanced_rows(plan.rows, tiles, t), step);
     }
   }
 
