@@ -36,13 +36,26 @@ HEDLEY_ALWAYS_INLINE static __mmask16 bytes_in_common(__m128i a, __m128i b) {
   return static_cast<__mmask16>(~_mm_movemask_epi8(none));
 }
 
+/// Quarters of a, a, b, b: each two bits of the selection name one.
+HEDLEY_ALWAYS_INLINE static __m512 quarters(__m512 a, __m512 b, int selection) {
+  float from[2][16], to[16];
+  _mm512_storeu_ps(from[0], a);
+  _mm512_storeu_ps(from[1], b);
+  for (int i = 0; i < 16; ++i) {
+    to[i] = from[i / 8][4 * ((selection >> (2 * (i / 4))) & 3) + i % 4];
+  }
+  return _mm512_loadu_ps(to);
+}
+
 }  // namespace support
 
 #undef _mm512_extractf32x8_ps
 #undef _mm512_cvtpd_ps
 #undef _mm512_cvtps_epi32
 #undef _mm_test_epi8_mask
+#undef _mm512_shuffle_f32x4
 #define _mm512_extractf32x8_ps(v, half) ((half) == 1 ? support::upper_half(v) : _mm512_castps512_ps256(v))
 #define _mm512_cvtpd_ps(v) support::to_float(v)
 #define _mm512_cvtps_epi32(v) support::to_integer(v)
 #define _mm_test_epi8_mask(a, b) support::bytes_in_common(a, b)
+#define _mm512_shuffle_f32x4(a, b, selection) support::quarters(a, b, selection)
