@@ -98,7 +98,7 @@ TEMPLATE_TEST_CASE("a prompt in chunks", "[attention][bits]", float, double) {
   const auto k = random.tensor<TestType>({1, length, 2, 24});
   const auto v = random.tensor<TestType>({1, length, 2, 24});
   const auto whole = hw::scaled_dot_product_attention(q, k, v, hw::attention_options<TestType>{.causal = true});
-  for (const std::size_t chunk : sizes{1, 7, 64, 150}) {
+  for (const std::size_t chunk : sizes{1, 3, 7, 64, 150}) {
     std::string faults;
     for (std::size_t first = 0; first < length; first += chunk) {
       const std::size_t count = std::min(chunk, length - first);
@@ -192,7 +192,7 @@ TEMPLATE_TEST_CASE("memory of any alignment", "[attention][bits]", float, double
 
 TEMPLATE_TEST_CASE("rows of a projection", "[linear][bits]", float, double) {
   random_source random(2);
-  for (const std::size_t in : sizes{1, 7, 40, 300}) {
+  for (const std::size_t in : sizes{1, 7, 40, 128, 129, 300, 700}) {
     for (const std::size_t out : sizes{1, 5, 33, 130}) {
       const auto weight = random.tensor<TestType>({out, in});
       const auto bias = random.tensor<TestType>({out});

@@ -242,8 +242,9 @@ void run_attention(const attention_arguments<T>& a, const executor_ref& executor
   const double rows = static_cast<double>(a.batch) * static_cast<double>(a.heads) * static_cast<double>(a.query_length);
   const double cost = 2 * rows * static_cast<double>(a.key_length) * static_cast<double>(a.head_dim + a.value_dim);
   if (!is_decode(a)) {
-    const attention_plan<T> plan(a, wanted_tasks(executor, cost));
-    run_tasks(executor, plan.tasks, [&a, &plan](index task) {
+    const index wanted = wanted_tasks(executor, cost);
+    const attention_plan<T> plan(a, wanted);
+    run_tasks(executor, wanted, plan.tasks, [&a, &plan](index task) {
       scratch_frame frame;
       T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.parts.size));
       HEADWAVE_DISPATCH(attention<T>(a, plan, task, workspace))
@@ -251,12 +252,13 @@ void run_attention(const attention_arguments<T>& a, const executor_ref& executor
     return;
   }
   // Reading a key or value takes as long as some ten operations.
-  const decode_plan<T> plan(a, wanted_tasks(executor, 10 * cost));
+  const index wanted = wanted_tasks(executor, 10 * cost);
+  const decode_plan<T> plan(a, wanted);
   scratch_frame shared_frame;
   T* const shared = shared_frame.take<T>(static_cast<std::size_t>(plan.shared_size));
   for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
     const index tasks = pass == decode_pass::finish ? a.batch * plan.head_groups : plan.tasks;
-    run_tasks(executor, tasks, [&a, &plan, shared, pass](index task) {
+    run_tasks(executor, wanted, tasks, [&a, &plan, shared, pass](index task) {
       scratch_frame frame;
       T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.task_size));
       HEADWAVE_DISPATCH(decode<T>(a, plan, pass, task, shared, workspace))

@@ -126,10 +126,11 @@ HEADWAVE_INLINE index wanted_tasks(const executor_ref& executor, double cost) {
 
 namespace detail::inline HEADWAVE_ABI {
 
-/// Calls task(i) for i = 0 .. count-1. Memory that a task did not get is reported on the calling thread.
+/// Calls task(i) for i = 0 .. count-1, on the calling thread alone unless several tasks are wanted. Memory that a task
+/// did not get is reported on the calling thread.
 template <class Task>
-void run_tasks(const executor_ref& executor, index count, const Task& task) {
-  if (count <= 1 || executor.concurrency() <= 1) {
+void run_tasks(const executor_ref& executor, index wanted, index count, const Task& task) {
+  if (count <= 1 || wanted <= 1) {
     serial_executor{}(count, task);
     return;
   }

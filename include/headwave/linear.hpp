@@ -87,7 +87,7 @@ void run_product(const gemm_arguments<T>& product, const executor_ref& executor)
     column_groups = column_groups < pairs ? column_groups : pairs;
     column_groups = column_groups < 1 ? 1 : column_groups;
   }
-  run_tasks(executor, row_groups * column_groups, [&product, row_groups, column_groups](index task) {
+  run_tasks(executor, wanted, row_groups * column_groups, [&product, row_groups, column_groups](index task) {
     const gemm_arguments<T> part = part_of_product(product, row_groups, column_groups, task);
     scratch_frame frame;
     T* const workspace = frame.take<T>(static_cast<std::size_t>(gemm_workspace(part)));

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+/// \file
+/// Replaces the global operator new and delete, in every form, by ones that count and that refuse on demand. Include it
+/// in one file of a program.
+
+namespace support {
+
+/// Calls of any operator new, on all threads.
+inline std::atomic<std::size_t> allocation_count{0};
+
+/// While true, this thread gets no memory.
+inline thread_local bool allocations_refused = false;
+
+inline void* allocate(std::size_t size, std::size_t alignment) noexcept {
+  ++allocation_count;
+  if (allocations_refused) {
+    return nullptr;
+  }
+  size = (size / alignment + 1) * alignment;
+  return alignment <= alignof(std::max_align_t) ? std::malloc(size) : std::aligned_alloc(alignment, size);
+}
+
+inline void* allocate_or_throw(std::size_t size, std::size_t alignment = 1) {
+  void* const memory = allocate(size, alignment);
+  if (!memory) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+}  // namespace support
+
+// clang-format off
+void* operator new(std::size_t n) { return support::allocate_or_throw(n); }
+void* operator new[](std::size_t n) { return support::allocate_or_throw(n); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return support::allocate(n, 1); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return support::allocate(n, 1); }
+void* operator new(std::size_t n, std::align_val_t a) { return support::allocate_or_throw(n, std::size_t(a)); }
+void* operator new[](std::size_t n, std::align_val_t a) { return support::allocate_or_throw(n, std::size_t(a)); }
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return support::allocate(n, std::size_t(a)); }
+void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return support::allocate(n, std::size_t(a)); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
+// clang-format on
