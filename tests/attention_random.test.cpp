@@ -167,6 +167,31 @@ TEMPLATE_TEST_CASE("one query against a cache, in groups", "[attention][random]"
   }
 }
 
+TEMPLATE_TEST_CASE("few queries against many keys, every width of heads", "[attention][random][decode]", float,
+                   double) {
+  random_source random(350 + sizeof(TestType));
+  const sizes widths{1, 5, 8, 32, 40, 64, 72, 80, 96, 128, 160, 256, 576};
+  std::string failures;
+  for (std::size_t n = 0; n < 6 * widths.size(); ++n) {
+    problem_sizes s{};
+    const std::size_t group = random.pick({1, 1, 2, 3, 4, 8});
+    s.batch = random.pick({1, 1, 2});
+    s.query_length = random.integer(1, 8 / group);
+    s.kv_heads = random.pick({1, 1, 2, 3});
+    s.heads = group * s.kv_heads;
+    s.head_dim = widths[n % widths.size()];
+    s.value_dim = random.chance(0.5) ? s.head_dim : widths[random.integer(0, widths.size() - 1)];
+    // A problem with wide heads has fewer keys, so that each takes the oracle about as long.
+    s.key_length = s.head_dim + s.value_dim > 300 || random.chance(0.3)
+                       ? random.pick({1, 15, 17, 63, 255, 256, 257, 300, 521})
+                       : random.pick({513, 600, 768, 1025, 1300, 2050});
+    const random_problem<TestType> problem(s, random, n % 4 == 0 ? 0.0 : 0.25);
+    const std::string faults = problem.faults({random.chance(0.7) ? 1 : 2, random.integer(0, 4), random.chance(0.3)});
+    failures += faults.empty() ? faults : "sizes " + text_of_sizes(s) + "\n" + faults;
+  }
+  CHECK(failures.substr(0, 2000) == "");
+}
+
 TEST_CASE("double is right to 1e-13 of the size of the values", "[attention][random]") {
   random_source random(400);
   for (const std::size_t head_dim : sizes{1, 64, 576}) {

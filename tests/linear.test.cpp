@@ -5,6 +5,7 @@
 #include "support/oracle.hpp"
 #include "support/random.hpp"
 
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -36,7 +37,7 @@ TEMPLATE_TEST_CASE("projections of any size", "[linear]", float, double) {
     // Around the tiles of a kernel: a few rows, 8 or 16 columns; and past a block of rows.
     const std::size_t batch = random.integer(1, 3);
     const std::size_t length = random.pick({1, 2, 3, 5, 6, 7, 12, 13, 31, 100, 210});
-    const std::size_t in = random.pick({1, 2, 3, 7, 8, 16, 31, 64, 100, 384});
+    const std::size_t in = random.pick({1, 2, 3, 7, 8, 16, 31, 64, 100, 128, 129, 384, 768});
     const std::size_t out = random.pick({1, 2, 7, 8, 9, 15, 16, 17, 33, 48, 100});
     const bool biased = random.chance(0.5);
     const auto weight = random.tensor<TestType>({out, in});
@@ -56,6 +57,16 @@ TEMPLATE_TEST_CASE("projections of any size", "[linear]", float, double) {
     }
   }
   CHECK(failures.substr(0, 2000) == "");
+}
+
+// Sums in blocks of 256 instead of 128 fail.
+TEST_CASE("768 inputs of unit variance, outputs right to 1.2e-6", "[linear]") {
+  random_source random(4);
+  const std::size_t in = 768;
+  const auto weight = random.tensor<float>({100, in}, 1 / std::sqrt(static_cast<double>(in)));
+  const auto x = random.tensor<float>({1, 60, in});
+  const auto expected = oracle::linear<float>(oracle::exact(x), weight, {});
+  CHECK(within(hw::linear<float>(weight, {})(x), expected.value, 1.2e-6) == "");
 }
 
 TEMPLATE_TEST_CASE("weights of any strides", "[linear]", float, double) {

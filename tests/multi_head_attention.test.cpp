@@ -65,7 +65,8 @@ TEMPLATE_TEST_CASE("layers of random shapes and options", "[multi_head_attention
     hw::multi_head_attention_options o;
     o.heads = kv_heads * random.integer(1, 3);
     o.kv_heads = random.chance(0.5) ? kv_heads : 0;
-    o.d_model = o.heads * random.integer(1, 9);
+    // Now and then past one block of a projection's sums, and past one block of keys.
+    o.d_model = o.heads * (random.chance(0.07) ? random.integer(20, 40) : random.integer(1, 9));
     o.head_dim = random.chance(0.3) ? random.integer(1, 12) : 0;
     o.key_dim = random.chance(0.3) ? random.integer(1, 20) : 0;
     o.value_dim = random.chance(0.3) ? random.integer(1, 20) : 0;
@@ -75,7 +76,7 @@ TEMPLATE_TEST_CASE("layers of random shapes and options", "[multi_head_attention
     const layer_parameters<TestType> p(o, random);
     const std::size_t batch = random.integer(1, 3);
     const std::size_t query_length = random.integer(1, 9);
-    const std::size_t key_length = random.integer(0, 30);
+    const std::size_t key_length = random.chance(0.1) ? random.integer(250, 600) : random.integer(0, 30);
     const auto query = random.tensor<TestType>({batch, query_length, o.d_model});
     const auto key = random.tensor<TestType>({batch, key_length, o.key_dim ? o.key_dim : o.d_model});
     const auto value = random.tensor<TestType>({batch, key_length, o.value_dim ? o.value_dim : o.d_model});

@@ -17,7 +17,8 @@ template <class X>
 using options_for = hw::attention_options<hw::element_of<const X>>;
 
 /// Runs attention with every output asked for, each into a window with canaries around it, and compares them with the
-/// oracle; then runs it again for the output alone, which must have the same bits. Empty if all is well.
+/// oracle; then runs it again for the output alone, and for output and lse, which must have the same bits: few queries
+/// take another path without weights. Empty if all is well.
 template <class Q, class K, class V>
 std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> options, spacing layout = {}) {
   using value_type = hw::element_of<const Q>;
@@ -49,6 +50,12 @@ std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> 
   note("mean_weights", within(mean_weights.view(), expected.mean_weights));
   note("canaries", out.intact() && lse.intact() && weights.intact() && mean_weights.intact() ? "" : "overwritten");
   note("out alone", same_bits(hw::scaled_dot_product_attention(q, k, v, bare), out.view()));
+  window<value_type, 3> lse_alone({batch, heads, query_length}, layout);
+  options = bare;
+  options.lse = lse_alone.view();
+  note("out with lse", same_bits(hw::scaled_dot_product_attention(q, k, v, options), out.view()));
+  note("lse alone", same_bits(lse_alone.view(), lse.view()));
+  note("canaries of lse alone", lse_alone.intact() ? "" : "overwritten");
   return text;
 }
 

@@ -39,6 +39,13 @@ inline real roundings(std::size_t n) {
   return (std::min)(count, 4 * std::sqrt(count));
 }
 
+/// The longest chain of roundings in a sum of n products that is made in blocks of 128, whose sums are then added in
+/// order: a product, the additions of its block, and those of the blocks.
+inline std::size_t product_sum(std::size_t n) {
+  constexpr std::size_t block = 128;
+  return n == 0 ? 0 : (std::min)(n, block) + (n + block - 1) / block - 1;
+}
+
 /// Values and the error that each may have.
 template <std::size_t Rank>
 struct estimate {
@@ -257,13 +264,15 @@ struct attention_problem {
       error += x_errors[d] * std::fabs(y[d]) + y_errors[d] * std::fabs(x[d]);
     }
     real score = scale * dot;
-    error = std::fabs(scale) * (error + u * roundings(head_dim + 2) * magnitude);
+    // The one score of a layer's added key is a single chain.
+    const bool counted = j < key_length();
+    const std::size_t chain = counted ? product_sum(head_dim) : head_dim;
+    error = std::fabs(scale) * (error + u * roundings(chain + 2) * magnitude);
     if (options.softcap != 0) {
       const real softcap = static_cast<real>(options.softcap);
       score = softcap * std::tanh(score / softcap);
       error += 10 * u * std::fabs(score);
     }
-    const bool counted = j < key_length();
     if (counted && options.bias.view().data()) {
       const real bias = static_cast<real>(broadcast_element(options.bias, at));
       score += bias;
@@ -382,7 +391,7 @@ estimate<3> linear(const estimate<3>& x, hw::tensor_view<const T, 2> weight, hw:
       error += x.error(at[0], at[1], i) * std::fabs(factor);
     }
     element(result.value.view(), at) = sum;
-    element(result.error.view(), at) = error + unit<T> * (roundings(in + 1) + 1) * magnitude;
+    element(result.error.view(), at) = error + unit<T> * (roundings(product_sum(in) + 1) + 1) * magnitude;
   });
   return result;
 }
