@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/memory.hpp>
 #include <headwave/error.hpp>
 
 #include <array>
 #include <cstring>
 #include <initializer_list>
 #include <iterator>
-#include <new>
 #include <type_traits>
 
 /// \file
@@ -223,8 +223,7 @@ class tensor {
   HEADWAVE_INLINE tensor(const extents_type& extents, uninitialized_t) : extents_(extents) {
     const std::size_t count = detail::checked_size("tensor", extents_.data(), Rank);
     if (count) {
-      data_ = static_cast<T*>(
-          ::operator new(detail::checked_product("tensor", count, sizeof(T)), std::align_val_t(alignment)));
+      data_ = static_cast<T*>(detail::allocate(detail::checked_product("tensor", count, sizeof(T))));
     }
   }
 
@@ -285,11 +284,9 @@ class tensor {
   HEADWAVE_INLINE const T* end() const { return data_ + size(); }
 
  private:
-  static constexpr std::size_t alignment = 64;
-
   HEADWAVE_INLINE void release() {
     if (data_) {
-      ::operator delete(static_cast<void*>(data_), std::align_val_t(alignment));
+      detail::deallocate(static_cast<void*>(data_), size() * sizeof(T));
     }
   }
 

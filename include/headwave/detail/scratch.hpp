@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/memory.hpp>
 #include <headwave/error.hpp>
 
-#include <new>
+#include <cstdint>
 
 namespace headwave::detail::inline HEADWAVE_ABI {
 
@@ -34,7 +35,7 @@ class scratch_arena {
   static void release(block* chain) {
     while (chain) {
       block* const next = chain->next;
-      ::operator delete(static_cast<void*>(chain), std::align_val_t(64));
+      deallocate(static_cast<void*>(chain), sizeof(block) + chain->size);
       chain = next;
     }
   }
@@ -46,8 +47,11 @@ class scratch_arena {
       if (!next || next->size < bytes) {
         constexpr std::size_t smallest = 64 * 1024;
         const std::size_t doubled = current_ ? 2 * current_->size : smallest;
-        const std::size_t size = bytes > doubled ? bytes : doubled;
-        void* const memory = ::operator new(sizeof(block) + size, std::align_val_t(64));
+        std::size_t size = bytes > doubled ? bytes : doubled;
+        if (size > huge_page / 4 && size < PTRDIFF_MAX) {
+          size = (size + sizeof(block) + huge_page - 1) / huge_page * huge_page - sizeof(block);
+        }
+        void* const memory = allocate(sizeof(block) + size);
         release(next);
         next = ::new (memory) block{nullptr, size, 0};
       }
