@@ -8,9 +8,9 @@
 
 namespace headwave::detail::inline HEADWAVE_ABI {
 
-/// Memory that a thread keeps for its calls: it grows and never shrinks, so that warm calls allocate nothing, and goes
-/// with the thread. Use is last in, first out: a call inside a call, in a user's score rule or executor, takes what
-/// lies behind.
+/// Memory that a thread keeps for its calls: it grows with the largest of them, so that warm calls allocate nothing,
+/// and goes with the thread. Use is last in, first out: a call inside a call, in a user's score rule or executor, takes
+/// what lies behind.
 class scratch_arena {
  public:
   scratch_arena() = default;
