@@ -18,7 +18,8 @@ inline std::atomic<std::size_t> allocation_count{0};
 /// While true, this thread gets no memory.
 inline thread_local bool allocations_refused = false;
 
-inline void* allocate(std::size_t size, std::size_t alignment) noexcept {
+// Not inlined, nor is release: g++ would see malloc meet operator delete, and operator new meet free, and warn.
+[[gnu::noinline]] inline void* allocate(std::size_t size, std::size_t alignment) noexcept {
   ++allocation_count;
   if (allocations_refused) {
     return nullptr;
@@ -35,6 +36,10 @@ inline void* allocate_or_throw(std::size_t size, std::size_t alignment = 1) {
   return memory;
 }
 
+[[gnu::noinline]] inline void release(void* memory) noexcept {
+  std::free(memory);
+}
+
 }  // namespace support
 
 // clang-format off
@@ -46,16 +51,16 @@ void* operator new(std::size_t n, std::align_val_t a) { return support::allocate
 void* operator new[](std::size_t n, std::align_val_t a) { return support::allocate_or_throw(n, std::size_t(a)); }
 void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return support::allocate(n, std::size_t(a)); }
 void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return support::allocate(n, std::size_t(a)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { support::release(p); }
+void operator delete[](void* p) noexcept { support::release(p); }
+void operator delete(void* p, std::size_t) noexcept { support::release(p); }
+void operator delete[](void* p, std::size_t) noexcept { support::release(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { support::release(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { support::release(p); }
+void operator delete(void* p, std::align_val_t) noexcept { support::release(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { support::release(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { support::release(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { support::release(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { support::release(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { support::release(p); }
 // clang-format on
