@@ -6,9 +6,9 @@
 // head running fastest, so that grouped heads share every key and value. Keys are taken in blocks of key_block at fixed
 // boundaries:
 //   S = scaled Q K^T    -> final scores (soft cap, bias, ALiBi, visibility)   -> P = e^(S - reference)   -> O += P V
-// What a row gets from a block depends on the row's own query and visible keys only: each score and each output is one
-// chain of FMAs in index order, row sums are kept lane by lane, and the reference is raised by the row's own visible
-// scores only.
+// What a row gets from a block depends on the row's own query and visible keys only: each score and each output is
+// summed in index order, in blocks at fixed places, row sums are kept lane by lane, and the reference is raised by the
+// row's own visible scores only.
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
@@ -321,17 +321,22 @@ struct attention_task {
     }
   }
 
-  /// Whether a block's largest score must become the row's reference.
-  HEADWAVE_INLINE bool exceeds(T largest, index row) const { return largest > reference(row) + T(reference_slack); }
+  /// Makes the largest score of a row in a block its reference, if it exceeds that by too much. Returns whether it did.
+  HEADWAVE_INLINE bool advance_reference(index row, T largest) const {
+    const bool exceeds = largest > reference(row) + T(reference_slack);
+    reference(row) = exceeds ? largest : reference(row);
+    return exceeds;
+  }
 
+  /// The same, with the row's sum and output, which are relative to the reference.
   HEADWAVE_INLINE void raise_reference(index row, T largest) const {
-    if (exceeds(largest, row)) {
-      const vec<T> factor = exponential(broadcast(reference(row) - largest));
+    const T before = reference(row);
+    if (advance_reference(row, largest)) {
+      const vec<T> factor = exponential(broadcast(before - largest));
       store(sums(row), multiply(load(sums(row)), factor));
       for (index i = 0; i < parts.value_width; i += lanes) {
         store(output(row) + i, multiply(load(output(row) + i), factor));
       }
-      reference(row) = largest;
     }
   }
 
@@ -368,6 +373,21 @@ struct attention_task {
     }
   }
 
+  /// Scores of the rows row .. row + Rows-1 and the keys of Panels panels, of which the first holds key; they go to the
+  /// rows of scores() from tile_row on.
+  template <int Rows, int Panels>
+  HEADWAVE_INLINE void score(index row, index tile_row, index key, const T* panel) const {
+    tile<T, Rows, Panels> c;
+    multiply_blocks(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
+    HEADWAVE_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      HEADWAVE_UNROLL
+      for (int p = 0; p < Panels; ++p) {
+        store(scores(tile_row + r) + key - block_first + p * lanes, c.at[r][p]);
+      }
+    }
+  }
+
   /// One tile of rows against the block's keys range.first .. range.last-1.
   struct tile_step {
     const attention_task& task;
@@ -376,17 +396,8 @@ struct attention_task {
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void score(index key) const {
-      tile<T, Rows, Panels> c;
-      const index offset = key - task.block_first;
-      multiply_blocks(c, task.queries(first_row), task.rows * packed_stride<T>,
-                      task.key_panels + offset * task.a.head_dim, task.a.head_dim * lanes, task.a.head_dim);
-      HEADWAVE_UNROLL
-      for (int r = 0; r < Rows; ++r) {
-        HEADWAVE_UNROLL
-        for (int p = 0; p < Panels; ++p) {
-          store(task.scores(r) + offset + p * lanes, c.at[r][p]);
-        }
-      }
+      task.template score<Rows, Panels>(first_row, 0, key,
+                                        task.key_panels + (key - task.block_first) * task.a.head_dim);
     }
 
     /// O += P V for the channels of Panels panels; the block's own sum starts at zero.

@@ -6,10 +6,9 @@
 // heads of a key lie side by side, and a page of memory is opened once. Blocks are independent but for the softmax
 // reference, which a row's largest scores of the blocks before decide. Hence two passes, both of which can be split
 // over heads and keys:
-//   decode_scores:  final scores of every block, and their maxima
-//   decode_values:  powers, their sums, and the product with V of every block
-// and decode_finish, which adds the blocks' sums in order: the very operations of kernels/attention.inl, and the same
-// bits.
+//   score_blocks:               final scores of every block, and their maxima
+//   multiply_blocks_by_values:  powers, their sums, and the product with V of every block
+// and finish, which adds the blocks' sums in order: the very operations of kernels/attention.inl, and the same bits.
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
@@ -100,27 +99,12 @@ struct decode_task {
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void multiply(index panel) const {
-      tile<T, Rows, Panels> c;
-      const index panel_size = task.a.head_dim * lanes;
-      multiply_blocks(c, task.queries(first_row), task.rows * packed_stride<T>, task.key_panels + panel * panel_size,
-                      panel_size, task.a.head_dim);
-      HEADWAVE_UNROLL
-      for (int r = 0; r < Rows; ++r) {
-        HEADWAVE_UNROLL
-        for (int p = 0; p < Panels; ++p) {
-          store(task.scores(first_row + r) + key - task.block_first + (panel + p) * lanes, c.at[r][p]);
-        }
-      }
+      task.template score<Rows, Panels>(first_row, first_row, key + panel * lanes,
+                                        task.key_panels + panel * task.a.head_dim * lanes);
     }
     template <int Rows>
     void run() const {
-      index panel = 0;
-      for (; panel + panels_of<Rows> <= panels; panel += panels_of<Rows>) {
-        multiply<Rows, panels_of<Rows>>(panel);
-      }
-      for (; panel < panels; ++panel) {
-        multiply<Rows, 1>(panel);
-      }
+      with_panels<Rows>(*this, 0, panels);
     }
   };
 
@@ -170,8 +154,8 @@ struct decode_task {
     index first_row;
 
     template <int Rows, int Panels>
-    HEADWAVE_INLINE void multiply(index channel) const {
-      const index width = task.parts.value_width;
+    HEADWAVE_INLINE void multiply(index panel) const {
+      const index width = task.parts.value_width, channel = panel * lanes;
       tile<T, Rows, Panels> c;
       T* const s = sum + first_row * width + channel;
       HEADWAVE_UNROLL
@@ -187,13 +171,7 @@ struct decode_task {
     }
     template <int Rows>
     void run() const {
-      index channel = 0;
-      for (; channel + panels_of<Rows> * lanes <= task.parts.value_width; channel += panels_of<Rows> * lanes) {
-        multiply<Rows, panels_of<Rows>>(channel);
-      }
-      for (; channel < task.parts.value_width; channel += lanes) {
-        multiply<Rows, 1>(channel);
-      }
+      with_panels<Rows>(*this, 0, task.parts.value_width / lanes);
     }
   };
 
@@ -230,8 +208,7 @@ struct decode_task {
       } else {
         __builtin_memset(task.hidden(r), 0, static_cast<std::size_t>(key_block));
       }
-      const T largest = maximum_of(h, block, r);
-      task.reference(r) = task.exceeds(largest, r) ? largest : task.reference(r);
+      task.advance_reference(r, maximum_of(h, block, r));
       const tile<T, 1, 1> subtrahend{{{broadcast(task.reference(r))}}};
       tile<T, 1, 1> sum;
       clear(sum);
@@ -285,8 +262,7 @@ struct decode_task {
         for (index h = 0; h < heads; ++h) {
           const attention_task<T> task = head(h, block);
           for (index r = 0; r < plan.rows; ++r) {
-            const T largest = maximum_of(h, block, r);
-            task.reference(r) = task.exceeds(largest, r) ? largest : task.reference(r);
+            task.advance_reference(r, maximum_of(h, block, r));
           }
         }
         continue;

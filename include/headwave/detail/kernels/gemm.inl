@@ -96,6 +96,20 @@ HEADWAVE_INLINE void multiply_blocks(tile<T, Rows, Panels>& c, const T* a, index
 template <int Rows>
 inline constexpr int panels_of = Rows * tile_panels < tile_chains ? tile_chains / Rows : tile_panels;
 
+/// Calls step.template multiply<Rows, Panels>(i) for the panels i = first .. last-1, panels_of<Rows> at a time as long
+/// as there are so many.
+template <int Rows, class Step>
+HEADWAVE_INLINE void with_panels(const Step& step, index first, index last) {
+  for (; first + panels_of<Rows> <= last; first += panels_of<Rows>) {
+    step.template multiply<Rows, panels_of<Rows>>(first);
+  }
+  if constexpr (panels_of<Rows> > 1) {
+    for (; first < last; ++first) {
+      step.template multiply<Rows, 1>(first);
+    }
+  }
+}
+
 /// Calls step.template run<Rows>() for the Rows = count, 1 <= count <= Rows: a run-time count of rows made a
 /// compile-time one.
 template <int Rows = tile_rows, class Step>
@@ -192,15 +206,7 @@ struct product_step {
 
   template <int Rows>
   void run() const {
-    index panel = first_panel;
-    for (; panel + panels_of<Rows> <= last_panel; panel += panels_of<Rows>) {
-      multiply<Rows, panels_of<Rows>>(panel);
-    }
-    if constexpr (panels_of<Rows> > 1) {
-      for (; panel < last_panel; ++panel) {
-        multiply<Rows, 1>(panel);
-      }
-    }
+    with_panels<Rows>(*this, first_panel, last_panel);
   }
 };
 
