@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/attention_options.hpp>
 #include <headwave/detail/dispatch.hpp>
 #include <headwave/detail/scratch.hpp>
-#include <headwave/executor.hpp>
-#include <headwave/tensor.hpp>
 
+#include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <optional>
-#include <span>
 
 /// \file
 /// Scaled dot-product attention.
@@ -17,91 +14,14 @@
 /// For each sample b, query head h and query row i, over the keys j that the row may see:
 ///   s_j   = finish(scale * q(b, i, h) . k(b, j, g)),   g = h / (heads / kv_heads)
 ///   out(b, i, h) = sum over j of e^(s_j) v(b, j, g) / sum over j of e^(s_j)
-/// where finish is, in this order: soft cap, bias, ALiBi. What a row may not see is left out of both sums, whatever it
-/// holds; a row that sees nothing gives zeros. Source: Vaswani et al. (2017), 3.2.1; grouped heads: Ainslie et al.
-/// (2023).
+/// where finish is, in this order: soft cap, bias, ALiBi, the caller's own rules. What a row may not see is left out of
+/// both sums, whatever it holds; a row that sees nothing gives zeros. Source: Vaswani et al. (2017), 3.2.1; grouped
+/// heads: Ainslie et al. (2023).
 ///
 /// Memory beside the arguments does not grow with the product of the lengths. A row's bits depend on its own query and
 /// visible keys only: not on the batch, on other rows of the call, on chunking, or on which outputs are asked for.
 
 namespace headwave {
-
-/// No bound, in attention_window.
-inline constexpr std::int64_t unlimited = INT64_MAX;
-
-/// How many keys a query sees on each side besides the one at its own position: left = 2 with causal sees 3 keys.
-struct attention_window {
-  std::int64_t left = unlimited;
-  std::int64_t right = unlimited;
-};
-
-/// A read-only array that is repeated along axes of extent 1 to the shape of the scores, [batch, heads, query_length,
-/// key_length]. Converts from tensors and views of rank 1 to 4, whose axes are aligned at the last one; the missing
-/// ones have extent 1.
-template <class T>
-class broadcast_view {
- public:
-  /// Not given.
-  HEADWAVE_INLINE broadcast_view() = default;
-
-  template <class X>
-    requires(std::is_same_v<element_of<const X>, std::remove_const_t<T>> &&
-             decltype(as_view(std::declval<const X&>()))::rank() <= 4)
-  HEADWAVE_INLINE broadcast_view(const X& x) {
-    const auto view = as_view(x);
-    constexpr std::size_t missing = 4 - decltype(as_view(x))::rank();
-    std::array<std::size_t, 4> extents{1, 1, 1, 1};
-    std::array<index, 4> strides{};
-    for (std::size_t axis = missing; axis < 4; ++axis) {
-      extents[axis] = view.extent(axis - missing);
-      strides[axis] = view.stride(axis - missing);
-    }
-    view_ = {view.data(), extents, strides};
-  }
-
-  HEADWAVE_INLINE const tensor_view<T, 4>& view() const { return view_; }
-
- private:
-  tensor_view<T, 4> view_;
-};
-
-/// What attention does beyond the plain formula. Every restriction applies: a key is visible if all of them allow it.
-/// A default-constructed view or span means "not given".
-template <class T>
-struct attention_options {
-  /// Factor of q . k; 0 and negative are legal. Default: 1 / sqrt(head_dim).
-  std::optional<double> scale = {};
-  /// c > 0 turns a score s into c tanh(s / c); 0: no cap. Source: Gemma Team (2024), 2.
-  double softcap = 0;
-  /// Added to the scores; repeated along axes of extent 1. -infinity blocks the pair, a finite bias never does.
-  broadcast_view<const T> bias = {};
-  /// true: this query may see this key. Repeated along axes of extent 1.
-  broadcast_view<const bool> visible = {};
-  /// A query sees no key past its own position. Row i stands at query_start + i, key j at j.
-  bool causal = false;
-  /// Position of query row 0. Default: key_length - query_length, which suits a cache.
-  std::optional<std::int64_t> query_start = {};
-  /// The same for each sample, [batch], instead of query_start.
-  std::span<const std::int64_t> query_starts = {};
-  /// How far a query sees to both sides; not negative.
-  attention_window window = {};
-  /// Keys of each sample, [batch]; the keys from there on are hidden and not read. From 0 to key_length.
-  std::span<const std::int64_t> key_lengths = {};
-  /// m_h for each head, [heads]: m_h |position - j| is subtracted from the scores. Source: Press et al. (2022).
-  std::span<const T> alibi_slopes = {};
-  /// A score without a value for each head, [heads]: e^sink joins the sum below the line. Source: Xiao et al. (2024).
-  std::span<const T> sinks = {};
-  /// Receives the natural logarithm of the sum below the line, [batch, heads, query_length]; -infinity where nothing is
-  /// visible.
-  tensor_view<T, 3> lse = {};
-  /// Receives e^(s_j) over the sum, [batch, heads, query_length, key_length]; 0 where not visible.
-  tensor_view<T, 4> weights = {};
-  /// Receives the mean of the weights over the heads, [batch, query_length, key_length]. Costs a tensor of all weights,
-  /// unless weights is given too.
-  tensor_view<T, 3> mean_weights = {};
-  /// Runs the parts of the call; see executor.hpp. Default: the calling thread.
-  executor_ref executor = {};
-};
 
 namespace detail::inline HEADWAVE_ABI {
 
@@ -120,96 +40,6 @@ strided4<X> score_strides(X* data, const tensor_view<T, 4>& x) {
   return {data, strides[0], strides[1], strides[2], strides[3]};
 }
 
-/// The arguments of an attention call, to check options against and to name in errors.
-struct attention_shape {
-  const char* function;
-  std::array<std::size_t, 4> query, key, value;
-
-  std::size_t batch() const { return query[0]; }
-  std::size_t query_length() const { return query[1]; }
-  std::size_t key_length() const { return key[1]; }
-  std::size_t heads() const { return query[2]; }
-
-  [[noreturn]] void fail_with(const std::string& rule) const {
-    fail(function, rule, {{"query", query.data(), 4}, {"key", key.data(), 4}, {"value", value.data(), 4}});
-  }
-  void require_equal(const char* rule, std::size_t a, std::size_t b) const {
-    if (a != b) {
-      fail_with(differ(rule, a, b));
-    }
-  }
-  template <std::size_t Rank>
-  void require_shape(const char* name, const std::array<std::size_t, Rank>& actual,
-                     const std::array<std::size_t, Rank>& wanted, bool repeats = false) const {
-    for (std::size_t axis = 0; axis < Rank; ++axis) {
-      if (actual[axis] != wanted[axis] && !(repeats && actual[axis] == 1)) {
-        fail_with(std::string(name) + " must have the shape " + shape_text(wanted.data(), Rank) +
-                  (repeats ? ", or 1 on an axis: " : ": ") + shape_text(actual.data(), Rank));
-      }
-    }
-  }
-};
-
-inline void check_shapes(const attention_shape& s) {
-  s.require_equal("query and key must agree in extent(0), batch", s.query[0], s.key[0]);
-  s.require_equal("query and value must agree in extent(0), batch", s.query[0], s.value[0]);
-  s.require_equal("key and value must agree in extent(1), key_length", s.key[1], s.value[1]);
-  s.require_equal("key and value must agree in extent(2), kv_heads", s.key[2], s.value[2]);
-  s.require_equal("query and key must agree in extent(3), head_dim", s.query[3], s.key[3]);
-  if (s.query[2] == 0 || s.key[2] == 0 || s.query[2] % s.key[2] != 0) {
-    s.fail_with("heads must be a positive multiple of kv_heads: " + std::to_string(s.query[2]) + " over " +
-                std::to_string(s.key[2]));
-  }
-}
-
-/// The options of an attention call whose shapes agree. weight_columns: how many keys a row of weights has.
-template <class T>
-void check_options(const attention_shape& s, const attention_options<T>& options, std::size_t weight_columns) {
-  const std::array<std::size_t, 4> scores{s.batch(), s.heads(), s.query_length(), s.key_length()};
-  if (options.bias.view().data()) {
-    s.require_shape("bias", options.bias.view().extents(), scores, true);
-  }
-  if (options.visible.view().data()) {
-    s.require_shape("visible", options.visible.view().extents(), scores, true);
-  }
-  if (!is_finite(options.softcap) || options.softcap < 0) {
-    s.fail_with("softcap must be finite and not negative");
-  }
-  if (options.window.left < 0 || options.window.right < 0) {
-    s.fail_with("window.left and window.right must not be negative: " + std::to_string(options.window.left) + ", " +
-                std::to_string(options.window.right));
-  }
-  if (options.query_starts.data()) {
-    s.require_equal("query_starts must have one element for each sample", options.query_starts.size(), s.batch());
-    if (options.query_start) {
-      s.fail_with("query_start and query_starts cannot both be given");
-    }
-  }
-  if (options.key_lengths.data()) {
-    s.require_equal("key_lengths must have one element for each sample", options.key_lengths.size(), s.batch());
-    for (const std::int64_t length : options.key_lengths) {
-      if (length < 0 || static_cast<std::uint64_t>(length) > s.key_length()) {
-        s.fail_with("key_lengths must lie between 0 and key_length: " + std::to_string(length));
-      }
-    }
-  }
-  if (options.alibi_slopes.data()) {
-    s.require_equal("alibi_slopes must have one element for each head", options.alibi_slopes.size(), s.heads());
-  }
-  if (options.sinks.data()) {
-    s.require_equal("sinks must have one element for each head", options.sinks.size(), s.heads());
-  }
-  if (options.lse.data()) {
-    s.require_shape<3>("lse", options.lse.extents(), {s.batch(), s.heads(), s.query_length()});
-  }
-  if (options.weights.data()) {
-    s.require_shape<4>("weights", options.weights.extents(), {s.batch(), s.heads(), s.query_length(), weight_columns});
-  }
-  if (options.mean_weights.data()) {
-    s.require_shape<3>("mean_weights", options.mean_weights.extents(), {s.batch(), s.query_length(), weight_columns});
-  }
-}
-
 /// Keys that every query sees besides those of the key tensor.
 template <class T>
 struct added_keys {
@@ -220,68 +50,264 @@ struct added_keys {
   std::size_t count() const { return std::size_t{bias_key != nullptr} + std::size_t{zero_key}; }
 };
 
-/// mean(b, i, j) = sum over h of weights(b, h, i, j) / heads.
+/// The rules of a call, compiled for the tier in use.
+template <class T, class Rules>
+rule_arguments<T> arguments_of(const Rules& rules) {
+  rule_arguments<T> a{&rules, nullptr, nullptr, nullptr};
+  if constexpr (Rules::has_masks || Rules::has_scores) {
+    HEADWAVE_DISPATCH(set_rules<T, Rules>(a))
+  }
+  if constexpr (Rules::has_bounds) {
+    a.keys_for = [](const void* object, std::int64_t query) {
+      return static_cast<const Rules*>(object)->keys_for(query);
+    };
+  }
+  if constexpr (Rules::has_regions) {
+    a.sees = [](const void* object, const score_region& region) {
+      return static_cast<const Rules*>(object)->sees(region);
+    };
+  }
+  return a;
+}
+
+/// All scores, in a form that does not overflow.
 template <class T>
-void average_heads(const tensor_view<T, 3>& mean, const tensor_view<T, 4>& weights) {
-  for (std::size_t b = 0; b < mean.extent(0); ++b) {
-    for (std::size_t i = 0; i < mean.extent(1); ++i) {
-      for (std::size_t j = 0; j < mean.extent(2); ++j) {
-        T sum = 0;
-        for (std::size_t h = 0; h < weights.extent(1); ++h) {
-          sum += weights(b, h, i, j);
+double cost_of(const attention_arguments<T>& a) {
+  const double rows = static_cast<double>(a.batch) * static_cast<double>(a.heads) * static_cast<double>(a.query_length);
+  const double cost = 2 * rows * static_cast<double>(a.key_length) * static_cast<double>(a.head_dim + a.value_dim);
+  // Reading a key or value takes as long as some ten operations, and a decode call reads each for a few rows only.
+  return is_decode(a) ? 10 * cost : cost;
+}
+
+/// The tasks of a call in a pass; a call that is not a decode call has them all in the first.
+template <class T>
+index tasks_of(const attention_arguments<T>& a, decode_pass pass, index wanted) {
+  if (!has_rows(a)) {
+    return 0;
+  }
+  if (is_decode(a)) {
+    const decode_plan<T> plan(a, wanted);
+    return pass == decode_pass::finish ? a.batch * plan.head_groups : plan.tasks;
+  }
+  return pass == decode_pass::scores ? attention_plan<T>(a, wanted).tasks : 0;
+}
+
+/// Task number task of a call in a pass. shared: memory of a decode call.
+template <class T>
+void run_attention_task(const attention_arguments<T>& a, decode_pass pass, index wanted, index task, T* shared) {
+  scratch_frame frame;
+  if (is_decode(a)) {
+    const decode_plan<T> plan(a, wanted);
+    T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.task_size));
+    HEADWAVE_DISPATCH(decode<T>(a, plan, pass, task, shared, workspace))
+  } else {
+    const attention_plan<T> plan(a, wanted);
+    T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.parts.size));
+    HEADWAVE_DISPATCH(attention<T>(a, plan, task, workspace))
+  }
+}
+
+/// All tasks of some calls, numbered through, call after call.
+template <class T>
+void run_attention(const attention_arguments<T>* calls, index count, const executor_ref& executor) {
+  double cost = 0;
+  for (index c = 0; c < count; ++c) {
+    cost += cost_of(calls[c]);
+  }
+  const index wanted = wanted_tasks(executor, cost);
+  const auto wanted_of = [calls, cost, wanted](index c) {
+    return cost > 0 ? static_cast<index>(static_cast<double>(wanted) * cost_of(calls[c]) / cost + 0.5) : 1;
+  };
+  scratch_frame frame;
+  const auto places = static_cast<std::size_t>(count + 1);
+  index* const tasks_before = frame.take<index>(places);
+  index* const memory_before = frame.take<index>(places);
+  memory_before[0] = 0;
+  for (index c = 0; c < count; ++c) {
+    const bool shares = has_rows(calls[c]) && is_decode(calls[c]);
+    memory_before[c + 1] = memory_before[c] + (shares ? decode_plan<T>(calls[c], wanted_of(c)).shared_size : 0);
+  }
+  T* const shared = frame.take<T>(static_cast<std::size_t>(memory_before[count]));
+  for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
+    tasks_before[0] = 0;
+    for (index c = 0; c < count; ++c) {
+      tasks_before[c + 1] = tasks_before[c] + tasks_of(calls[c], pass, wanted_of(c));
+    }
+    run_tasks(executor, wanted, tasks_before[count], [=](index task) {
+      const index c = std::upper_bound(tasks_before, tasks_before + count, task) - tasks_before - 1;
+      run_attention_task(calls[c], pass, wanted_of(c), task - tasks_before[c], shared + memory_before[c]);
+    });
+  }
+}
+
+/// A call's query rows first .. first + count-1 as a call. starts and lengths: memory for one number per sample.
+template <class T>
+attention_arguments<T> rows_of(attention_arguments<T> a, index first, index count, std::int64_t* starts,
+                               std::int64_t* lengths) {
+  const auto skip = [first](auto& x) { x.data += x.data ? first * x.length : 0; };
+  skip(a.query);
+  skip(a.out);
+  skip(a.bias);
+  skip(a.visible);
+  skip(a.lse);
+  skip(a.maximum);
+  skip(a.entropy);
+  a.query_length = count;
+  a.query_start = saturated_sum(a.query_start, first);
+  for (index b = 0; b < a.batch; ++b) {
+    if (a.query_starts) {
+      starts[b] = saturated_sum(a.query_starts[b], first);
+    }
+    if (a.query_lengths) {
+      lengths[b] = a.query_lengths[b] - first;
+    }
+  }
+  a.query_starts = a.query_starts ? starts : nullptr;
+  a.query_lengths = a.query_lengths ? lengths : nullptr;
+  return a;
+}
+
+/// Weights that are only wanted as sums.
+template <class T>
+struct weight_sums {
+  tensor_view<T, 3> mean;  ///< [batch, query_length, keys]
+  tensor_view<T, 3> mass;  ///< [batch, heads, keys]
+};
+
+/// A call whose weights are summed: some rows at a time, so that memory does not grow with the product of the lengths.
+template <class T>
+void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<T>& sums, index keys,
+                          const executor_ref& executor) {
+  const auto count = static_cast<std::size_t>(keys);
+  const index row_size = call.batch * call.heads * keys;
+  const index fitting = static_cast<index>(8 * 1024 * 1024 / sizeof(T)) / (row_size + 1);
+  const index wish = fitting < 16 ? 16 : fitting;
+  const index step = call.query_length < wish ? call.query_length : wish;
+  scratch_frame frame;
+  T* const weights = frame.take<T>(checked_product("scaled_dot_product_attention", static_cast<std::size_t>(step),
+                                                   static_cast<std::size_t>(row_size)));
+  T* const sum = frame.take<T>(count);
+  std::int64_t* const starts = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
+  std::int64_t* const lengths = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
+  const strided4<T> chunk{weights, call.heads * step * keys, step * keys, keys, 1};
+  const auto add_weights = [&](const auto& target, index b, index h, index row) {
+    const T* const source = weights + b * chunk.batch + h * chunk.head + row * chunk.length;
+    HEADWAVE_DISPATCH(add_row<T>(target, source, keys))
+  };
+  const auto extent = [](index n) { return static_cast<std::size_t>(n); };
+  for (index b = 0; sums.mass.data() && b < call.batch; ++b) {
+    for (index h = 0; h < call.heads; ++h) {
+      for (std::size_t j = 0; j < count; ++j) {
+        sums.mass(extent(b), extent(h), j) = T(0);
+      }
+    }
+  }
+  for (index first = 0; first < call.query_length; first += step) {
+    const index rows = call.query_length - first < step ? call.query_length - first : step;
+    attention_arguments<T> part = rows_of(call, first, rows, starts, lengths);
+    part.weights = chunk;
+    part.weight_rows = nullptr;
+    run_attention(&part, 1, executor);
+    for (index b = 0; b < call.batch; ++b) {
+      for (index i = 0; sums.mean.data() && i < rows; ++i) {
+        std::fill_n(sum, count, T(0));
+        for (index h = 0; h < call.heads; ++h) {
+          add_weights(sum, b, h, i);
         }
-        mean(b, i, j) = sum / static_cast<T>(weights.extent(1));
+        for (std::size_t j = 0; j < count; ++j) {
+          sums.mean(extent(b), extent(first + i), j) = sum[j] / static_cast<T>(call.heads);
+        }
+      }
+      for (index h = 0; sums.mass.data() && h < call.heads; ++h) {
+        for (std::size_t j = 0; j < count; ++j) {
+          sum[j] = sums.mass(extent(b), extent(h), j);
+        }
+        for (index i = 0; i < rows; ++i) {
+          add_weights(sum, b, h, i);
+        }
+        for (std::size_t j = 0; j < count; ++j) {
+          sums.mass(extent(b), extent(h), j) = sum[j];
+        }
+      }
+    }
+    for (index b = 0; call.weights.data && b < call.batch; ++b) {
+      for (index h = 0; h < call.heads; ++h) {
+        for (index i = 0; i < rows; ++i) {
+          const index row = call.weight_rows ? call.weight_rows[first + i] : first + i;
+          for (index j = 0; row >= 0 && j < keys; ++j) {
+            call.weights.data[b * call.weights.batch + h * call.weights.head + row * call.weights.length +
+                              j * call.weights.channel] =
+                weights[b * chunk.batch + h * chunk.head + i * chunk.length + j];
+          }
+        }
       }
     }
   }
 }
 
-/// All tasks of an attention call.
+/// Sequence n of packed sequences as a call.
 template <class T>
-void run_attention(const attention_arguments<T>& a, const executor_ref& executor) {
-  const double rows = static_cast<double>(a.batch) * static_cast<double>(a.heads) * static_cast<double>(a.query_length);
-  const double cost = 2 * rows * static_cast<double>(a.key_length) * static_cast<double>(a.head_dim + a.value_dim);
-  if (!is_decode(a)) {
-    const index wanted = wanted_tasks(executor, cost);
-    const attention_plan<T> plan(a, wanted);
-    run_tasks(executor, wanted, plan.tasks, [&a, &plan](index task) {
-      scratch_frame frame;
-      T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.parts.size));
-      HEADWAVE_DISPATCH(attention<T>(a, plan, task, workspace))
-    });
-    return;
+attention_arguments<T> sequence_of(attention_arguments<T> a, const attention_options<T>& options, index n) {
+  const auto skip = [](auto& x, index rows) { x.data += x.data ? rows * x.length : 0; };
+  const auto place = static_cast<std::size_t>(n);
+  const index query = options.query_offsets[place], key = options.key_offsets[place];
+  skip(a.query, query);
+  skip(a.out, query);
+  skip(a.lse, query);
+  skip(a.maximum, query);
+  skip(a.entropy, query);
+  skip(a.key, key);
+  skip(a.value, key);
+  a.query_length = options.query_offsets[place + 1] - query;
+  a.key_length = options.key_offsets[place + 1] - key;
+  a.query_start = options.query_start ? *options.query_start : a.key_length - a.query_length;
+  a.query_starts += a.query_starts ? n : 0;
+  a.query_lengths += a.query_lengths ? n : 0;
+  a.key_lengths += a.key_lengths ? n : 0;
+  a.alibi_slopes += a.alibi_slopes ? n * a.alibi_batch_stride : 0;
+  a.first_sample = n;
+  return a;
+}
+
+/// distance_bias as kernels read it: see distance_columns.
+template <class T>
+const T* padded_distance_bias(scratch_frame& frame, const tensor_view<const T, 2>& bias, index heads, index limit) {
+  const index columns = distance_columns<T>(limit);
+  T* const padded = frame.take<T>(static_cast<std::size_t>(heads * columns));
+  for (index h = 0; h < heads; ++h) {
+    const std::size_t row = bias.extent(0) == 1 ? 0 : static_cast<std::size_t>(h);
+    for (index c = 0; c < columns; ++c) {
+      const index column = c - vec_lanes<T>;
+      padded[h * columns + c] = bias(row, static_cast<std::size_t>(column < 0           ? 0
+                                                                   : column > 2 * limit ? 2 * limit
+                                                                                        : column));
+    }
   }
-  // Reading a key or value takes as long as some ten operations.
-  const index wanted = wanted_tasks(executor, 10 * cost);
-  const decode_plan<T> plan(a, wanted);
-  scratch_frame shared_frame;
-  T* const shared = shared_frame.take<T>(static_cast<std::size_t>(plan.shared_size));
-  for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
-    const index tasks = pass == decode_pass::finish ? a.batch * plan.head_groups : plan.tasks;
-    run_tasks(executor, wanted, tasks, [&a, &plan, shared, pass](index task) {
-      scratch_frame frame;
-      T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.task_size));
-      HEADWAVE_DISPATCH(decode<T>(a, plan, pass, task, shared, workspace))
-    });
+  return padded;
+}
+
+/// The row of weights that receives each query's, -1 for none.
+template <class T>
+const index* weight_row_of_queries(scratch_frame& frame, const attention_options<T>& options, std::size_t queries) {
+  index* const rows = frame.take<index>(queries);
+  std::fill_n(rows, queries, index(-1));
+  for (std::size_t i = 0; i < options.weight_rows.size(); ++i) {
+    index& row = rows[options.weight_rows[i]];
+    if (row >= 0) {
+      fail("scaled_dot_product_attention", "weight_rows must not repeat " + std::to_string(options.weight_rows[i]));
+    }
+    row = static_cast<index>(i);
   }
+  return rows;
 }
 
 /// Attention on checked arguments.
 template <class T>
 void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, const tensor_view<const T, 4>& key,
-            const tensor_view<const T, 4>& value, const attention_options<T>& options,
+            const tensor_view<const T, 4>& value, const attention_options<T>& options, const rule_arguments<T>& rule,
             const added_keys<T>& added = {}) {
-  if (query.extent(0) == 0 || query.extent(1) == 0) {
-    return;
-  }
-  scratch_frame frame;
-  tensor_view<T, 4> weights = options.weights;
-  if (options.mean_weights.data() && !weights.data()) {
-    const std::size_t shape[] = {query.extent(0), query.extent(2), query.extent(1), key.extent(1) + added.count()};
-    const std::size_t count = checked_size("scaled_dot_product_attention", shape, 4);
-    weights = tensor_view<T, 4>(frame.take<T>(count), {shape[0], shape[1], shape[2], shape[3]});
-  }
   const auto head_dim = static_cast<double>(query.extent(3));
+  scratch_frame frame;
   attention_arguments<T> a{};
   a.query = sequence_strides(query);
   a.key = sequence_strides(key);
@@ -295,8 +321,13 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   a.head_dim = static_cast<index>(query.extent(3));
   a.value_dim = static_cast<index>(value.extent(3));
   a.scale = static_cast<T>(options.scale ? *options.scale : query.extent(3) ? 1 / std::sqrt(head_dim) : 0.0);
+  a.head_scales = options.head_scales.data();
   a.softcap = static_cast<T>(options.softcap);
   a.bias = score_strides(options.bias.view().data(), options.bias.view());
+  if (options.distance_bias.data()) {
+    a.distance_limit = static_cast<std::int64_t>(options.distance_bias.extent(1) / 2);
+    a.distance_bias = padded_distance_bias(frame, options.distance_bias, a.heads, a.distance_limit);
+  }
   a.visible =
       score_strides(reinterpret_cast<const unsigned char*>(options.visible.view().data()), options.visible.view());
   a.causal = options.causal;
@@ -304,31 +335,76 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   a.query_starts = options.query_starts.data();
   a.window_left = options.window.left;
   a.window_right = options.window.right;
+  a.query_lengths = options.query_lengths.data();
   a.key_lengths = options.key_lengths.data();
   a.alibi_slopes = options.alibi_slopes.data();
+  a.alibi_batch_stride = options.alibi_slopes.size() == query.extent(2) ? 0 : a.heads;
   a.sinks = options.sinks.data();
+  if (options.softmax_plus_one) {
+    T* const zeros = frame.take<T>(query.extent(2));
+    std::fill_n(zeros, query.extent(2), T(0));
+    a.sinks = zeros;
+  }
+  a.dropout = options.dropout.probability;
+  a.dropout_seed = options.dropout.seed;
   a.bias_key = added.bias_key;
   a.bias_value = added.bias_value;
   a.zero_key = added.zero_key;
-  a.lse = {options.lse.data(), options.lse.stride(0), options.lse.stride(1), options.lse.stride(2), 0};
+  a.rule = rule;
+  const auto row_strides = [](const tensor_view<T, 3>& x) {
+    return strided4<T>{x.data(), x.stride(0), x.stride(1), x.stride(2), 0};
+  };
+  a.lse = row_strides(options.lse);
+  a.maximum = row_strides(options.maximum);
+  a.entropy = row_strides(options.entropy);
+  const tensor_view<T, 4>& weights = options.weights;
   a.weights = {weights.data(), weights.stride(0), weights.stride(1), weights.stride(2), weights.stride(3)};
-
-  run_attention(a, options.executor);
-  if (options.mean_weights.data()) {
-    average_heads(options.mean_weights, weights);
+  if (options.weight_rows.data()) {
+    a.weight_rows = weight_row_of_queries(frame, options, query.extent(1));
   }
+
+  const index keys = a.key_length + static_cast<index>(added.count());
+  if (!options.query_offsets.data()) {
+    if (options.mean_weights.data() || options.key_mass.data()) {
+      run_with_weight_sums(a, {options.mean_weights, options.key_mass}, keys, options.executor);
+    } else {
+      run_attention(&a, 1, options.executor);
+    }
+    return;
+  }
+  const index sequences = static_cast<index>(options.query_offsets.size()) - 1;
+  if (options.key_mass.data()) {
+    const std::size_t last = static_cast<std::size_t>(options.key_offsets.back());
+    for (index n = 0; n < sequences; ++n) {
+      const attention_arguments<T> call = sequence_of(a, options, n);
+      const auto first = static_cast<std::size_t>(options.key_offsets[static_cast<std::size_t>(n)]);
+      run_with_weight_sums(call, {{}, options.key_mass.slice(2, first, static_cast<std::size_t>(call.key_length))},
+                           call.key_length, options.executor);
+    }
+    for (std::size_t h = 0; h < query.extent(2); ++h) {
+      for (std::size_t j = last; j < key.extent(1); ++j) {
+        options.key_mass(0, h, j) = T(0);
+      }
+    }
+    return;
+  }
+  attention_arguments<T>* const calls = frame.take<attention_arguments<T>>(static_cast<std::size_t>(sequences));
+  for (index n = 0; n < sequences; ++n) {
+    calls[n] = sequence_of(a, options, n);
+  }
+  run_attention(calls, sequences, options.executor);
 }
 
 template <class T>
 void check_and_attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query,
                       const tensor_view<const T, 4>& key, const tensor_view<const T, 4>& value,
-                      const attention_options<T>& options) {
+                      const attention_options<T>& options, const rule_arguments<T>& rule) {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "attention takes float or double");
   const attention_shape shape{"scaled_dot_product_attention", query.extents(), key.extents(), value.extents()};
   check_shapes(shape);
-  check_options(shape, options, key.extent(1));
+  check_options(shape, options, 0);
   shape.require_shape<4>("out", out.extents(), {query.extent(0), query.extent(1), query.extent(2), value.extent(3)});
-  attend(out, query, key, value, options);
+  attend(out, query, key, value, options, rule);
 }
 
 }  // namespace detail::inline HEADWAVE_ABI
@@ -339,29 +415,33 @@ inline namespace HEADWAVE_ABI {
 ///
 /// query [batch, query_length, heads, head_dim], key [batch, key_length, kv_heads, head_dim],
 /// value [batch, key_length, kv_heads, value_dim], out [batch, query_length, heads, value_dim]: all float or all
-/// double, any strides. heads is a multiple of kv_heads. Lengths and widths may be 0. A last axis whose stride is not 1
-/// costs element-wise loads when a block of keys, values or queries is packed, or when a row of out is stored: about as
-/// much as a copy of the tensor. Errors: shapes or options that disagree (shape_error), before anything is written; no
-/// memory (std::bad_alloc).
-template <class Out, class Query, class Key, class Value>
+/// double, any strides. heads is a multiple of kv_heads. Lengths and widths may be 0. value may be a part of key. A
+/// last axis whose stride is not 1 costs element-wise loads when a block of keys, values or queries is packed, or when
+/// a row of out is stored: about as much as a copy of the tensor. rules: score rules and masks of your own, see
+/// score_rule.hpp. Errors: shapes or options that disagree (shape_error), before anything is written; no memory
+/// (std::bad_alloc).
+template <class Out, class Query, class Key, class Value, score_rule<element_of<const Query>>... Rules>
   requires(output_like<Out, 4> && tensor_like<const Query, 4> && tensor_like<const Key, 4> &&
            tensor_like<const Value, 4>)
 void scaled_dot_product_attention_into(Out&& out, const Query& query, const Key& key, const Value& value,
-                                       const attention_options<element_of<const Query>>& options = {}) {
+                                       const attention_options<element_of<const Query>>& options = {},
+                                       const Rules&... rules) {
   using T = element_of<const Query>;
-  detail::check_and_attend<T>(as_view(out), as_view(query), as_view(key), as_view(value), options);
+  const auto list = detail::list_rules(rules...);
+  detail::check_and_attend<T>(as_view(out), as_view(query), as_view(key), as_view(value), options,
+                              detail::arguments_of<T>(list));
 }
 
 /// The attention of query to key and value as a new tensor [batch, query_length, heads, value_dim].
-template <class Query, class Key, class Value>
+template <class Query, class Key, class Value, score_rule<element_of<const Query>>... Rules>
   requires(tensor_like<const Query, 4> && tensor_like<const Key, 4> && tensor_like<const Value, 4>)
 tensor<element_of<const Query>, 4> scaled_dot_product_attention(
     const Query& query, const Key& key, const Value& value,
-    const attention_options<element_of<const Query>>& options = {}) {
+    const attention_options<element_of<const Query>>& options = {}, const Rules&... rules) {
   const auto q = as_view(query);
   tensor<element_of<const Query>, 4> out({q.extent(0), q.extent(1), q.extent(2), as_view(value).extent(3)},
                                          uninitialized);
-  scaled_dot_product_attention_into(out, query, key, value, options);
+  scaled_dot_product_attention_into(out, query, key, value, options, rules...);
   return out;
 }
 

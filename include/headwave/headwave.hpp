@@ -10,6 +10,9 @@
 #include <headwave/executor.hpp>
 #include <headwave/positional_encoding.hpp>
 #include <headwave/softmax.hpp>
+#include <headwave/score_rule.hpp>
+#include <headwave/masks.hpp>
+#include <headwave/attention_options.hpp>
 #include <headwave/attention.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/multi_head_attention.hpp>

@@ -250,7 +250,7 @@ tensor_view<T, 4> heads_of(T* data, const tensor_view<const T, 3>& x, std::size_
 template <class T>
 void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& query, const tensor_view<const T, 3>& key,
                  const tensor_view<const T, 3>& value, const packed_layer<T>& layer,
-                 const attention_options<T>& options) {
+                 const attention_options<T>& options, const rule_arguments<T>& rules) {
   const multi_head_attention_options& o = layer.shape;
   const auto require = [&](bool holds, const char* rule) {
     if (!holds) {
@@ -276,7 +276,7 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
                  {query.extent(0), query.extent(1), o.heads, o.head_dim},
                  {key.extent(0), key.extent(1), o.kv_heads, o.head_dim},
                  {value.extent(0), value.extent(1), o.kv_heads, o.head_dim}},
-                options, key.extent(1) + added.count());
+                options, added.count());
 
   const std::size_t q = padded_columns<T>(layer.query_width()), kv = padded_columns<T>(layer.key_width());
   const std::size_t query_rows = checked_product(layer_name, query.extent(0), query.extent(1));
@@ -311,7 +311,7 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
   T* const joined = frame.take<T>(checked_product(layer_name, query_rows, layer.query_width()));
   attend<T>(heads_of(joined, query, layer.query_width(), o.heads, o.head_dim),
             heads_of(q_data, query, q_row, o.heads, o.head_dim), heads_of(k_data, key, kv_row, o.kv_heads, o.head_dim),
-            heads_of(v_data, value, kv_row, o.kv_heads, o.head_dim), options, added);
+            heads_of(v_data, value, kv_row, o.kv_heads, o.head_dim), options, rules, added);
   project<T>(out, projected(joined, query, layer.query_width(), layer.query_width()), layer.output(), options.executor);
 }
 
@@ -352,38 +352,42 @@ class multi_head_attention {
   /// The options are those of scaled_dot_product_attention, for the layer's heads; the columns of weights and
   /// mean_weights are the length keys, then the one of add_bias_kv, then the one of add_zero_attention, which no mask
   /// hides. Errors: other shapes; no weights set. out must not overlap x, unless it is x itself.
-  template <class Out, class X>
+  template <class Out, class X, score_rule<T>... Rules>
     requires(output_like<Out, 3> && tensor_like<const X, 3>)
-  HEADWAVE_INLINE void apply_into(Out&& out, const X& x, const attention_options<T>& options = {}) const {
-    detail::apply_layer<T>(as_view(out), as_view(x), as_view(x), as_view(x), layer_, options);
+  HEADWAVE_INLINE void apply_into(Out&& out, const X& x, const attention_options<T>& options = {},
+                                  const Rules&... rules) const {
+    apply_into(out, x, x, x, options, rules...);
   }
 
   /// Cross-attention. query, out: [batch, query_length, d_model]; key: [batch, key_length, key_dim];
   /// value: [batch, key_length, value_dim].
-  template <class Out, class Query, class Key, class Value>
+  template <class Out, class Query, class Key, class Value, score_rule<T>... Rules>
     requires(output_like<Out, 3> && tensor_like<const Query, 3> && tensor_like<const Key, 3> &&
              tensor_like<const Value, 3>)
   HEADWAVE_INLINE void apply_into(Out&& out, const Query& query, const Key& key, const Value& value,
-                                  const attention_options<T>& options = {}) const {
-    detail::apply_layer<T>(as_view(out), as_view(query), as_view(key), as_view(value), layer_, options);
+                                  const attention_options<T>& options = {}, const Rules&... rules) const {
+    const auto list = detail::list_rules(rules...);
+    detail::apply_layer<T>(as_view(out), as_view(query), as_view(key), as_view(value), layer_, options,
+                           detail::arguments_of<T>(list));
   }
 
   /// Self-attention as a new tensor of x's shape.
-  template <class X>
+  template <class X, score_rule<T>... Rules>
     requires tensor_like<const X, 3>
-  HEADWAVE_INLINE tensor<T, 3> operator()(const X& x, const attention_options<T>& options = {}) const {
+  HEADWAVE_INLINE tensor<T, 3> operator()(const X& x, const attention_options<T>& options = {},
+                                          const Rules&... rules) const {
     tensor<T, 3> out(as_view(x).extents(), uninitialized);
-    apply_into(out, x, options);
+    apply_into(out, x, options, rules...);
     return out;
   }
 
   /// Cross-attention as a new tensor of the query's shape.
-  template <class Query, class Key, class Value>
+  template <class Query, class Key, class Value, score_rule<T>... Rules>
     requires(tensor_like<const Query, 3> && tensor_like<const Key, 3> && tensor_like<const Value, 3>)
   HEADWAVE_INLINE tensor<T, 3> operator()(const Query& query, const Key& key, const Value& value,
-                                          const attention_options<T>& options = {}) const {
+                                          const attention_options<T>& options = {}, const Rules&... rules) const {
     tensor<T, 3> out(as_view(query).extents(), uninitialized);
-    apply_into(out, query, key, value, options);
+    apply_into(out, query, key, value, options, rules...);
     return out;
   }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <headwave/config.hpp>
-
-#include <cstdint>
+#include <headwave/score_rule.hpp>
 
 // What a kernel is told: pointers, strides and counts, resolved and checked by the public headers. All strides are in
 // elements.
@@ -16,6 +14,11 @@ inline constexpr index vec_lanes = static_cast<index>(64 / sizeof(T));
 
 HEADWAVE_INLINE constexpr index round_up(index n, index multiple) {
   return (n + multiple - 1) / multiple * multiple;
+}
+
+HEADWAVE_INLINE constexpr std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
 }
 
 /// Positions are taken in groups from a multiple of this number: the sines and cosines of a row are those of the
@@ -89,6 +92,17 @@ struct strided4 {
   index batch, head, length, channel;
 };
 
+/// A caller's rules: an object, and what is done with it. Null where there is nothing to do.
+template <class T>
+struct rule_arguments {
+  const void* object;
+  /// Brings a row's scores of some keys into their final form: kernels/rule.inl, of the tier in use.
+  void (*finish)(const void* object, T* scores, const score_position& row, position_range keys);
+  /// Bounds the keys that a position sees.
+  position_range (*keys_for)(const void* object, std::int64_t query);
+  visibility (*sees)(const void* object, const score_region& region);
+};
+
 template <class T>
 struct attention_arguments {
   strided4<const T> query, key, value;
@@ -96,6 +110,7 @@ struct attention_arguments {
   index batch, query_length, key_length, heads, kv_heads, head_dim, value_dim;
 
   T scale;
+  const T* head_scales;                   ///< one per head, instead of scale; null: none
   T softcap;                              ///< 0: none
   strided4<const T> bias;                 ///< [b][h][query = length][key = channel]; null: none
   strided4<const unsigned char> visible;  ///< likewise
@@ -103,27 +118,41 @@ struct attention_arguments {
   std::int64_t query_start;                ///< position of query row 0
   const std::int64_t* query_starts;        ///< one per sample, instead of query_start; null: none
   std::int64_t window_left, window_right;  ///< PTRDIFF_MAX: unlimited
+  const std::int64_t* query_lengths;       ///< one per sample; null: none
   const std::int64_t* key_lengths;         ///< one per sample; null: none
   const T* alibi_slopes;                   ///< one per head; null: none
-  const T* sinks;                          ///< one per head; null: none
-  const T* bias_key;                       ///< [kv_heads][head_dim], a key that every query sees; null: none
-  const T* bias_value;                     ///< [kv_heads][value_dim]
-  bool zero_key;                           ///< one more such key whose score and value are zero
+  index alibi_batch_stride;                ///< 0: the same for every sample
+  const T* distance_bias;                  ///< one row of distance_columns() per head; null: none
+  std::int64_t distance_limit;
+  const T* sinks;       ///< one per head; null: none
+  const T* bias_key;    ///< [kv_heads][head_dim], a key that every query sees; null: none
+  const T* bias_value;  ///< [kv_heads][value_dim]
+  bool zero_key;        ///< one more such key whose score and value are zero
 
-  strided4<T> lse;      ///< channel unused; null: not wanted
-  strided4<T> weights;  ///< [b][h][query = length][key = channel], the two keys above last; null: not wanted
+  rule_arguments<T> rule;
+  index first_sample;  ///< what sample 0 is called before rules and random numbers
+  double dropout;      ///< probability; 0: none
+  std::uint64_t dropout_seed;
+
+  strided4<T> lse, maximum, entropy;  ///< channel unused; null: not wanted
+  strided4<T> weights;       ///< [b][h][query = length][key = channel], the two keys above last; null: not wanted
+  const index* weight_rows;  ///< [query_length] the row of weights that receives a query's, -1: none; null: its own
 };
 
-/// Keys first .. last-1.
-struct key_range {
-  index first, last;
-};
+/// Biases by distance key - query: of -limit - lanes .. limit + lanes, those beyond limit being that of limit, so that
+/// a vec of keys is one load wherever it lies.
+template <class T>
+HEADWAVE_INLINE index distance_columns(std::int64_t limit) {
+  return 2 * static_cast<index>(limit) + 1 + 2 * vec_lanes<T>;
+}
+
+using key_range = position_range;
 
 /// What an attention task knows of one of its rows.
 struct attention_row {
-  index query, head;
+  index query, head, weights;  ///< weights: the row that receives them, -1: none
   std::int64_t position;
-  key_range keys;  ///< that causality, window and key length leave to it
+  key_range keys;  ///< that lengths, causality, window and the bounds of masks leave to it
 };
 
 /// Keys between two fixed boundaries, whose contribution is summed from zero before it joins the output. A change of
@@ -141,8 +170,14 @@ inline constexpr index decode_rows = 8;
 inline constexpr index decode_step = 16;
 
 template <class T>
+HEADWAVE_INLINE bool has_rows(const attention_arguments<T>& a) {
+  return a.batch > 0 && a.query_length > 0;
+}
+
+template <class T>
 HEADWAVE_INLINE bool is_decode(const attention_arguments<T>& a) {
-  return a.query_length * (a.heads / a.kv_heads) <= decode_rows && !a.weights.data;
+  return a.query_length * (a.heads / a.kv_heads) <= decode_rows && !a.weights.data && !a.maximum.data &&
+         !a.entropy.data && !(a.dropout > 0);
 }
 
 /// Hands out parts of a workspace, in elements from its start, each aligned to a vec.
@@ -161,7 +196,7 @@ struct workspace_parts {
 template <class T>
 struct attention_rows {
   index value_width;  ///< value_dim, rounded up to whole vecs
-  index queries, output, sums, references, facts, hidden;
+  index queries, output, sums, references, facts, hidden, maxima, moments;
 
   HEADWAVE_INLINE attention_rows(const attention_arguments<T>& a, index rows, workspace_parts<T>& parts)
       : value_width(round_up(a.value_dim, vec_lanes<T>)),
@@ -170,7 +205,9 @@ struct attention_rows {
         sums(parts.take(rows * vec_lanes<T>)),
         references(parts.take(rows)),
         facts(parts.take(rows * static_cast<index>(sizeof(attention_row) / sizeof(T)))),
-        hidden(parts.take(largest_tile * key_block / static_cast<index>(sizeof(T)))) {}
+        hidden(parts.take(largest_tile * key_block / static_cast<index>(sizeof(T)))),
+        maxima(parts.take(a.maximum.data ? rows : 0)),
+        moments(parts.take(a.entropy.data ? rows * vec_lanes<T> : 0)) {}
 };
 
 /// How an attention call is cut into tasks, and where the parts of a task's workspace lie.

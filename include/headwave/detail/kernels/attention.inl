@@ -16,11 +16,6 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 /// nothing.
 inline constexpr int reference_slack = 8;
 
-HEADWAVE_INLINE std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
-}
-
 /// Rows of queries, keys, values and outputs lie far apart, where no hardware looks ahead: so many rows before they are
 /// wanted, they are fetched into the cache, to be read (0) or written (1).
 inline constexpr index fetch_distance = 8;
@@ -50,6 +45,9 @@ struct attention_task {
   HEADWAVE_INLINE T* output(index row) const { return workspace + parts.output + row * parts.value_width; }
   HEADWAVE_INLINE T* sums(index row) const { return workspace + parts.sums + row * lanes; }
   HEADWAVE_INLINE T& reference(index row) const { return workspace[parts.references + row]; }
+  HEADWAVE_INLINE T& maximum_of(index row) const { return workspace[parts.maxima + row]; }
+  /// Sum over keys of power * (score - reference), lane by lane.
+  HEADWAVE_INLINE T* moments(index row) const { return workspace + parts.moments + row * lanes; }
   HEADWAVE_INLINE T* scores(index tile_row) const { return score_rows + tile_row * packed_stride<T>; }
   HEADWAVE_INLINE attention_row& row_of(index row) const {
     return reinterpret_cast<attention_row*>(workspace + parts.facts)[row];
@@ -73,6 +71,11 @@ struct attention_task {
     if (a.window_right != INT64_MAX) {
       last = smaller(last, saturated_sum(saturated_sum(position, a.window_right), 1));
     }
+    if (a.rule.keys_for) {
+      const key_range bound = a.rule.keys_for(a.rule.object, position);
+      first = larger(first, bound.first);
+      last = smaller(last, bound.last);
+    }
     return first < last ? key_range{first, last} : key_range{0, 0};
   }
 
@@ -82,7 +85,9 @@ struct attention_task {
     index query = first_row / group, head = first_row % group;
     for (index r = 0; r < rows; ++r) {
       const std::int64_t position = saturated_sum(start, query);
-      row_of(r) = {query, kv_head * group + head, position, keys_at(position)};
+      const bool present = !a.query_lengths || query < a.query_lengths[batch];
+      const index weight_row = !a.weights.data ? -1 : a.weight_rows ? a.weight_rows[query] : query;
+      row_of(r) = {query, kv_head * group + head, weight_row, position, present ? keys_at(position) : key_range{0, 0}};
       if (++head == group) {
         head = 0;
         ++query;
@@ -114,24 +119,19 @@ struct attention_task {
     return a.query.data + batch * a.query.batch + row_of(row).head * a.query.head + row_of(row).query * a.query.length;
   }
 
-  HEADWAVE_INLINE vec<T> soft_capped(vec<T> score) const {
-    if (bits_of(a.softcap) == 0) {
-      return score;
-    }
-    const vec<T> cap = broadcast(a.softcap);
-    return multiply(cap, hyperbolic_tangent(divide(score, cap)));
-  }
+  HEADWAVE_INLINE score_stage<T> score_stages() const { return {a, batch}; }
+  HEADWAVE_INLINE T scale_of(index row) const { return a.head_scales ? a.head_scales[row_of(row).head] : a.scale; }
 
   /// The score of the key that every query sees. Bias, ALiBi and masks do not reach it.
   T bias_key_score(index row) const {
     const T* const query = query_row(row);
     vec<T> sum = broadcast(T(0));
     for (index c = 0; c < a.head_dim; ++c) {
-      sum = multiply_add(broadcast(query[c * a.query.channel] * a.scale),
+      sum = multiply_add(broadcast(query[c * a.query.channel] * scale_of(row)),
                          broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
     }
     T score[64 / sizeof(T)];
-    store(score, soft_capped(sum));
+    store(score, score_stages().soft_capped(sum));
     return score[0];
   }
 
@@ -147,14 +147,23 @@ struct attention_task {
       start = a.zero_key && start < T(0) ? T(0) : start;
       const T of_bias = a.bias_key ? power_of(bias_score, start) : T(0);
       reference(r) = start;
+      const T of_sink = has_sink ? power_of(sink, start) : T(0), of_zero = a.zero_key ? power_of(T(0), start) : T(0);
       store(sums(r), broadcast(T(0)));
-      sums(r)[0] = (has_sink ? power_of(sink, start) : T(0)) + of_bias + (a.zero_key ? power_of(T(0), start) : T(0));
+      sums(r)[0] = of_sink + of_bias + of_zero;
+      if (a.maximum.data) {
+        maximum_of(r) = !a.bias_key ? negative_infinity<T>() : bias_score;
+        maximum_of(r) = a.zero_key && !(maximum_of(r) > T(0)) ? T(0) : maximum_of(r);
+      }
+      if (a.entropy.data) {
+        store(moments(r), broadcast(T(0)));
+        moments(r)[0] = (has_sink ? of_sink * (sink - start) : T(0)) + of_bias * (bias_score - start) - of_zero * start;
+      }
       for (index c = 0; c < parts.value_width; c += lanes) {
         const vec<T> value =
             a.bias_key ? load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c) : broadcast(T(0));
         store(output(r) + c, multiply(broadcast(of_bias), value));
       }
-      if (a.weights.data) {
+      if (row_of(r).weights >= 0) {
         for (index key = 0; key < a.key_length; key += lanes) {
           store_first(weights_of(r) + key * a.weights.channel, a.weights.channel, broadcast(negative_infinity<T>()),
                       a.key_length - key);
@@ -172,14 +181,14 @@ struct attention_task {
 
   HEADWAVE_INLINE T* weights_of(index row) const {
     return a.weights.data + batch * a.weights.batch + row_of(row).head * a.weights.head +
-           row_of(row).query * a.weights.length;
+           row_of(row).weights * a.weights.length;
   }
 
   /// Scaled queries as packed rows.
   void pack_queries() const {
     for (index r = 0; r < rows; ++r) {
       fetch<0>(query_row(smaller(r + fetch_distance, rows - 1)), a.query.channel, a.head_dim);
-      pack_row(queries(r), rows * packed_stride<T>, query_row(r), a.query.channel, a.head_dim, a.scale);
+      pack_row(queries(r), rows * packed_stride<T>, query_row(r), a.query.channel, a.head_dim, scale_of(r));
     }
   }
 
@@ -246,56 +255,6 @@ struct attention_task {
     return finite;
   }
 
-  /// Soft cap, bias, ALiBi and visibility, in this order, on a row's scores of the keys first .. last-1, both multiples
-  /// of lanes. What the row must not see becomes -infinity, whatever the score was.
-  void finish_scores(const attention_row& row, T* s, index first, index last) const {
-    const index head = row.head, query = row.query;
-    const key_range own = row.keys;
-    const vec<T> nothing = broadcast(negative_infinity<T>());
-    const vec<T> lane_numbers = load(lane_numbers_of<T>);
-    for (index key = first; key < last; key += lanes) {
-      vec<T> score = soft_capped(load(s + key - block_first));
-      lane_mask<T> blocked = less(nothing, nothing);
-      if (a.bias.data) {
-        const T* source =
-            a.bias.data + batch * a.bias.batch + head * a.bias.head + query * a.bias.length + key * a.bias.channel;
-        const vec<T> bias = load_first(source, a.bias.channel, a.key_length - key);
-        blocked = is_negative_infinity(bias);
-        // A finite bias never blocks, not even where the sum overflows.
-        score = maximum(broadcast(lowest_finite<T>()), add(score, bias));
-      }
-      if (a.alibi_slopes) {
-        const vec<T> distance = absolute(subtract(broadcast(static_cast<T>(row.position - key)), lane_numbers));
-        score = multiply_add(distance, broadcast(-a.alibi_slopes[head]), score);
-      }
-      score = select(blocked, nothing, score);
-      if (a.visible.data) {
-        const unsigned char* source = a.visible.data + batch * a.visible.batch + head * a.visible.head +
-                                      query * a.visible.length + key * a.visible.channel;
-        unsigned char bytes[64 / sizeof(T)];
-        if (a.visible.channel != 1 || key + lanes > a.key_length) {
-          for (index lane = 0; lane < lanes; ++lane) {
-            bytes[lane] = key + lane < a.key_length ? source[lane * a.visible.channel] : 0;
-          }
-          source = bytes;
-        }
-        lane_mask<T> seen;
-        load_mask(source, seen);
-        score = select(seen, score, nothing);
-      }
-      if (own.first > key || own.last < key + lanes) {
-        score = select(less(lane_numbers, broadcast(static_cast<T>(own.last - key))), score, nothing);
-        score = select(not_less(lane_numbers, broadcast(static_cast<T>(own.first - key))), score, nothing);
-      }
-      store(s + key - block_first, score);
-    }
-  }
-
-  /// Whether a row may not see all of the keys first .. last-1.
-  HEADWAVE_INLINE bool hides_some(const attention_row& row, index first, index last) const {
-    return a.bias.data || a.visible.data || row.keys.first > first || row.keys.last < last;
-  }
-
   /// Notes which of a row's keys first .. last-1 are hidden.
   HEADWAVE_INLINE void note_hidden(index tile_row, index first, index last) const {
     for (index key = first - block_first; key < last - block_first; ++key) {
@@ -306,15 +265,20 @@ struct attention_task {
   /// Brings a row's scores of the keys first .. last-1, both multiples of lanes, into their final form, and notes what
   /// is asked about them.
   HEADWAVE_INLINE void prepare_scores(index row, index tile_row, index first, index last) const {
-    T* const s = scores(tile_row);
-    if (a.alibi_slopes || bits_of(a.softcap) != 0 || hides_some(row_of(row), first, last)) {
-      finish_scores(row_of(row), s, first, last);
-    }
-    if (a.weights.data) {
+    T* const s = scores(tile_row) + (first - block_first);
+    score_stages().finish(row_of(row), s, first, last);
+    if (row_of(row).weights >= 0) {
       for (index key = first; key < last; key += lanes) {
-        store_first(weights_of(row) + key * a.weights.channel, a.weights.channel, load(s + key - block_first),
+        store_first(weights_of(row) + key * a.weights.channel, a.weights.channel, load(s + key - first),
                     a.key_length - key);
       }
+    }
+    if (a.maximum.data) {
+      vec<T> largest = broadcast(maximum_of(row));
+      for (index key = first; key < last; key += lanes) {
+        largest = maximum(largest, load(s + key - first));
+      }
+      maximum_of(row) = reduce_maximum(largest);
     }
     if (!values_finite) {
       note_hidden(tile_row, first, last);
@@ -333,11 +297,26 @@ struct attention_task {
     const T before = reference(row);
     if (advance_reference(row, largest)) {
       const vec<T> factor = exponential(broadcast(before - largest));
+      if (a.entropy.data) {
+        // A row that has seen nothing yet has no moment to move.
+        const T moved = before > lowest_finite<T>() ? before - largest : T(0);
+        store(moments(row), multiply(multiply_add(load(sums(row)), broadcast(moved), load(moments(row))), factor));
+      }
       store(sums(row), multiply(load(sums(row)), factor));
       for (index i = 0; i < parts.value_width; i += lanes) {
         store(output(row) + i, multiply(load(output(row) + i), factor));
       }
     }
+  }
+
+  /// Adds what some scores give to the row's moments.
+  void add_moments(index row, const T* s, index first, index last) const {
+    vec<T> sum = broadcast(T(0));
+    for (index key = first; key < last; key += lanes) {
+      const vec<T> score = load(s + key), x = subtract(score, broadcast(reference(row)));
+      sum = add(sum, select(is_negative_infinity(score), broadcast(T(0)), multiply(exponential(x), x)));
+    }
+    store(moments(row), add(load(moments(row)), sum));
   }
 
   /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
@@ -361,6 +340,9 @@ struct attention_task {
     for (int r = 0; r < Rows; ++r) {
       raise_reference(row + r, reduce_maximum(largest.at[r][0]));
       subtrahend.at[r][0] = broadcast(reference(row + r));
+      if (a.entropy.data) {
+        add_moments(row + r, s + r * packed_stride<T>, first, last);
+      }
     }
     index key = first;
     if constexpr (Rows == 1) {
@@ -371,6 +353,14 @@ struct attention_task {
     for (int r = 0; r < Rows; ++r) {
       store(sums(row + r), add(load(sums(row + r)), sum.at[r][0]));
     }
+  }
+
+  /// Drops powers, whose sum is already taken.
+  void drop_powers(index row, index tile_row, key_range keys) const {
+    const attention_row& place = row_of(row);
+    drop(scores(tile_row) + (keys.first - block_first), keys, a.dropout, a.dropout_seed,
+         static_cast<std::uint32_t>(place.position), static_cast<std::uint32_t>(place.head),
+         static_cast<std::uint32_t>(a.first_sample + batch));
   }
 
   /// Scores of the rows row .. row + Rows-1 and the keys of Panels panels, of which the first holds key; they go to the
@@ -388,11 +378,45 @@ struct attention_task {
     }
   }
 
+  /// Keys of a range in groups of lanes, less the groups that masks are known to hide from every row of a tile.
+  struct key_runs {
+    index count;
+    key_range run[key_block / 8];
+  };
+  key_runs visible_runs(index row, index count, key_range range) const {
+    key_runs runs{1, {range}};
+    if (a.rule.sees) {
+      runs.count = 0;
+      for (index key = range.first; key < range.last;) {
+        const index last = smaller(range.last, key - key % lanes + lanes);
+        if (sees(row, count, {key, last})) {
+          const bool goes_on = runs.count > 0 && runs.run[runs.count - 1].last == key;
+          runs.run[goes_on ? runs.count - 1 : runs.count++] = {goes_on ? runs.run[runs.count - 1].first : key, last};
+        }
+        key = last;
+      }
+    }
+    return runs;
+  }
+
+  /// Whether the masks may let count rows see some of the keys.
+  bool sees(index row, index count, key_range keys) const {
+    const attention_row &first = row_of(row), &last = row_of(row + count - 1);
+    const bool one_query = first.query == last.query;
+    const score_region region{
+        a.first_sample + batch,
+        {one_query ? first.head : kv_head * group, one_query ? last.head + 1 : (kv_head + 1) * group},
+        {first.position, saturated_sum(last.position, 1)},
+        keys};
+    return a.rule.sees(a.rule.object, region) != visibility::none;
+  }
+
   /// One tile of rows against the block's keys range.first .. range.last-1.
   struct tile_step {
     const attention_task& task;
     index first_row;
     key_range range;
+    key_runs runs;
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void score(index key) const {
@@ -405,9 +429,11 @@ struct attention_task {
     HEADWAVE_INLINE void accumulate(index channel) const {
       tile<T, Rows, Panels> c;
       clear(c);
-      const index offset = range.first - task.block_first;
-      multiply_tile(c, task.scores(0) + offset, task.value_panels + channel * key_block + offset * lanes,
-                    key_block * lanes, range.last - range.first);
+      for (index i = 0; i < runs.count; ++i) {
+        const index offset = runs.run[i].first - task.block_first;
+        multiply_tile(c, task.scores(0) + offset, task.value_panels + channel * key_block + offset * lanes,
+                      key_block * lanes, runs.run[i].last - runs.run[i].first);
+      }
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
@@ -437,13 +463,23 @@ struct attention_task {
     void run() const {
       constexpr int panels = panels_of<Rows>;
       const index first = range.first - range.first % lanes, last = round_up(range.last, lanes);
-      index key = first;
-      for (; key + panels * lanes <= last; key += panels * lanes) {
-        score<Rows, panels>(key);
+      if (task.a.rule.sees) {
+        for (index r = 0; r < Rows; ++r) {
+          for (index key = first; key < last; key += lanes) {
+            store(task.scores(r) + key - task.block_first, broadcast(negative_infinity<T>()));
+          }
+        }
       }
-      if constexpr (panels > 1) {
-        for (; key < last; key += lanes) {
-          score<Rows, 1>(key);
+      for (index i = 0; i < runs.count; ++i) {
+        const index run_last = round_up(runs.run[i].last, lanes);
+        index key = runs.run[i].first - runs.run[i].first % lanes;
+        for (; key + panels * lanes <= run_last; key += panels * lanes) {
+          score<Rows, panels>(key);
+        }
+        if constexpr (panels > 1) {
+          for (; key < run_last; key += lanes) {
+            score<Rows, 1>(key);
+          }
         }
       }
       for (int r = 0; r < Rows; ++r) {
@@ -456,6 +492,11 @@ struct attention_task {
       if constexpr (interleaved > 1) {
         for (; r < Rows; ++r) {
           task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first);
+        }
+      }
+      if (task.a.dropout > 0) {
+        for (r = 0; r < Rows; ++r) {
+          task.drop_powers(first_row + r, r, range);
         }
       }
       if (!task.values_finite) {
@@ -480,6 +521,25 @@ struct attention_task {
     return a.out.data + batch * a.out.batch + row_of(row).head * a.out.head + row_of(row).query * a.out.length;
   }
 
+  HEADWAVE_INLINE T& place(const strided4<T>& x, index row) const {
+    return x.data[batch * x.batch + row_of(row).head * x.head + row_of(row).query * x.length];
+  }
+
+  /// Of the row's weights: -sum of p ln p = ln(sum) - moment / sum, less what the sink, which is no key, has in it.
+  T entropy_of(index row, T sum) const {
+    if (bits_of(sum) == 0) {
+      return T(0);
+    }
+    const double all = static_cast<double>(sum), logarithm = __builtin_log(all);
+    const double entropy = logarithm - static_cast<double>(reduce_add(load(moments(row)))) / all;
+    const T sink = a.sinks ? a.sinks[row_of(row).head] : negative_infinity<T>();
+    if (bits_of(sink) == negative_infinity_bits<T>) {
+      return static_cast<T>(entropy);
+    }
+    const double log_weight = static_cast<double>(sink) - (static_cast<double>(reference(row)) + logarithm);
+    return static_cast<T>(entropy + __builtin_exp(log_weight) * log_weight);
+  }
+
   void finish_row(index row) const {
     fetch<1>(out_row(smaller(row + fetch_distance, rows - 1)), a.out.channel, a.value_dim);
     const T sum = reduce_add(load(sums(row)));
@@ -490,11 +550,17 @@ struct attention_task {
       store_first(out + c * a.out.channel, a.out.channel, divide(load(output(row) + c), divisor), a.value_dim - c);
     }
     if (a.lse.data) {
-      a.lse.data[batch * a.lse.batch + row_of(row).head * a.lse.head + row_of(row).query * a.lse.length] =
+      place(a.lse, row) =
           empty ? negative_infinity<T>()
                 : static_cast<T>(static_cast<double>(reference(row)) + __builtin_log(static_cast<double>(sum)));
     }
-    if (a.weights.data) {
+    if (a.maximum.data) {
+      place(a.maximum, row) = maximum_of(row);
+    }
+    if (a.entropy.data) {
+      place(a.entropy, row) = entropy_of(row, sum);
+    }
+    if (row_of(row).weights >= 0) {
       const vec<T> subtrahend = broadcast(reference(row));
       const index count = a.key_length + (a.bias_key ? 1 : 0) + (a.zero_key ? 1 : 0);
       for (index key = 0; key < count; key += lanes) {
@@ -525,8 +591,10 @@ struct attention_task {
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          const tile_step step{*this, first, range};
-          with_rows(count, step);
+          const tile_step step{*this, first, range, visible_runs(first, count, range)};
+          if (step.runs.count > 0) {
+            with_rows(count, step);
+          }
         }
       }
     }

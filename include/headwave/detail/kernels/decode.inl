@@ -92,6 +92,16 @@ struct decode_task {
                : next_rows{start, x.length, x.head - count * x.length, count, 0, count * heads, x.channel, width};
   }
 
+  /// Whether masks may let some row of some head see one of the keys.
+  bool sees(key_range keys) const {
+    const attention_task<T> any = head(0, 0);
+    const score_region region{a.first_sample + batch,
+                              {first_head * any.group, (first_head + heads) * any.group},
+                              {any.row_of(0).position, saturated_sum(any.row_of(plan.rows - 1).position, 1)},
+                              keys};
+    return !a.rule.sees || a.rule.sees(a.rule.object, region) != visibility::none;
+  }
+
   struct score_step {
     const attention_task<T>& task;
     index key, panels;  // the panels of keys at hand, the first of which holds key
@@ -108,6 +118,14 @@ struct decode_task {
     }
   };
 
+  void hide_scores(const attention_task<T>& task, index first, index last) const {
+    for (index r = 0; r < plan.rows; ++r) {
+      for (index key = first; key < last; key += lanes) {
+        store(task.scores(r) + key - task.block_first, broadcast(negative_infinity<T>()));
+      }
+    }
+  }
+
   void score_blocks(index first_block, index last_block) const {
     for (index h = 0; h < heads; ++h) {
       head(h, first_block).place_rows();
@@ -122,9 +140,14 @@ struct decode_task {
       const index start = range.first - range.first % lanes;
       for (index key = start; key < range.last; key += decode_step) {
         const index last = smaller(range.last, key + decode_step);
+        const bool seen = sees({larger(range.first, key), last});
         next_rows ahead = rows_after(a.key, a.head_dim, last, all.last);
         for (index h = 0; h < heads; ++h) {
           const attention_task<T> task = head(h, block);
+          if (!seen) {
+            hide_scores(task, key, last);
+            continue;
+          }
           task.pack_keys({larger(range.first, key), last}, key, by_reference{ahead});
           with_tiles(score_step{task, key, (last - key + lanes - 1) / lanes, 0});
         }
@@ -203,7 +226,7 @@ struct decode_task {
   void take_block_powers(index h, index block, index first, index last) const {
     const attention_task<T> task = head(h, block);
     for (index r = 0; r < plan.rows; ++r) {
-      if (task.hides_some(task.row_of(r), first, last)) {
+      if (task.score_stages().hides_some(task.row_of(r), first, last)) {
         task.note_hidden(r, first, last);
       } else {
         __builtin_memset(task.hidden(r), 0, static_cast<std::size_t>(key_block));
@@ -276,6 +299,9 @@ struct decode_task {
       }
       for (index key = range.first; key < range.last; key += decode_step) {
         const key_range step{key, smaller(range.last, key + decode_step)};
+        if (!sees(step)) {
+          continue;
+        }
         next_rows ahead = rows_after(a.value, a.value_dim, step.last, all.last);
         for (index h = 0; h < heads; ++h) {
           multiply_values(head(h, block), h, output(h, block), step, ahead);

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <headwave/score_rule.hpp>
+#include <headwave/tensor.hpp>
+
+#include <span>
+
+/// \file
+/// Masks that are often wanted, to be given to attention as they are or combined by &&, || and !: see score_rule.hpp.
+/// Each says by its formula which key j a query at position i sees. What a mask hides is skipped in groups of keys
+/// where the mask can tell, and where all is visible nothing is asked.
+
+namespace headwave {
+
+namespace detail {
+
+/// Keys that position i sees are i + first .. i + last-1, bounds where they would overflow.
+HEADWAVE_INLINE constexpr std::int64_t shifted(std::int64_t position, std::int64_t offset) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(position, offset, &sum) ? (offset < 0 ? INT64_MIN : INT64_MAX) : sum;
+}
+
+HEADWAVE_INLINE constexpr visibility some_of(bool none, bool all) {
+  return none ? visibility::none : all ? visibility::all : visibility::some;
+}
+
+/// Rounds towards minus infinity.
+HEADWAVE_INLINE constexpr std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
+
+HEADWAVE_INLINE void require_mask(bool holds, const char* mask, const char* rule) {
+  if (!holds) [[unlikely]] {
+    fail(mask, rule);
+  }
+}
+
+}  // namespace detail
+
+/// j <= i.
+struct causal_mask {
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return at.key <= at.query; }
+  HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
+    return {INT64_MIN, detail::shifted(query, 1)};
+  }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    return detail::some_of(r.keys.first >= r.queries.last, r.keys.last - 1 <= r.queries.first);
+  }
+};
+
+/// i - left <= j <= i + right. left and right are not negative.
+struct window_mask {
+  std::int64_t left = INT64_MAX, right = INT64_MAX;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
+    return at.key >= detail::shifted(at.query, -left) && at.key <= detail::shifted(at.query, right);
+  }
+  HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
+    return {detail::shifted(query, -left), detail::shifted(detail::shifted(query, right), 1)};
+  }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    const std::int64_t last_query = r.queries.last - 1, last_key = r.keys.last - 1;
+    return detail::some_of(
+        last_key < detail::shifted(r.queries.first, -left) || r.keys.first > detail::shifted(last_query, right),
+        r.keys.first >= detail::shifted(last_query, -left) && last_key <= detail::shifted(r.queries.first, right));
+  }
+};
+
+/// j < length or j <= i: a prefix that everybody sees, then causal. Source: Raffel et al. (2020), 3.2.1.
+struct prefix_mask {
+  std::int64_t length = 0;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return at.key < length || at.key <= at.query; }
+  HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
+    const std::int64_t own = detail::shifted(query, 1);
+    return {INT64_MIN, own > length ? own : length};
+  }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    return detail::some_of(r.keys.first >= r.queries.last && r.keys.first >= length,
+                           r.keys.last - 1 <= r.queries.first || r.keys.last <= length);
+  }
+};
+
+/// i < count or j < count: the first tokens see all and are seen by all. With a window: Beltagy et al. (2020).
+struct global_mask {
+  std::int64_t count = 0;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return at.query < count || at.key < count; }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    return detail::some_of(r.queries.first >= count && r.keys.first >= count,
+                           r.queries.last <= count || r.keys.last <= count);
+  }
+};
+
+/// floor(i / size) = floor(j / size): only the query's own chunk. size is positive.
+struct chunk_mask {
+  std::int64_t size = 1;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
+    return detail::floor_divide(at.query, size) == detail::floor_divide(at.key, size);
+  }
+  HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
+    const std::int64_t first = query - (query % size + size) % size;
+    return {first, detail::shifted(first, size)};
+  }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    const std::int64_t first_query = detail::floor_divide(r.queries.first, size),
+                       last_query = detail::floor_divide(r.queries.last - 1, size),
+                       first_key = detail::floor_divide(r.keys.first, size),
+                       last_key = detail::floor_divide(r.keys.last - 1, size);
+    return detail::some_of(last_key < first_query || first_key > last_query,
+                           first_query == last_query && first_key == last_key && first_query == first_key);
+  }
+};
+
+/// i - j is a multiple of stride. stride is positive. Source: Child et al. (2019).
+struct dilated_mask {
+  std::int64_t stride = 1;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return (at.query - at.key) % stride == 0; }
+};
+
+/// A function of the distance alone: visible(j - i). Groups of keys that no query of a tile sees are skipped.
+template <class F>
+struct distance_mask {
+  F visible;
+
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return visible(at.key - at.query); }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    bool any = false, all = true;
+    for (std::int64_t d = r.keys.first - r.queries.last + 1; d < r.keys.last - r.queries.first; ++d) {
+      const bool seen = visible(d);
+      any = any || seen;
+      all = all && seen;
+    }
+    return detail::some_of(!any, all);
+  }
+};
+template <class F>
+distance_mask(F) -> distance_mask<F>;
+
+/// Query and key belong to the same document: ids[i] = ids[j]. Positions without an id see nothing and are not seen.
+/// ids: [length] for all samples, or [batch, length]; they have to outlive the mask.
+class document_mask {
+ public:
+  HEADWAVE_INLINE explicit document_mask(std::span<const std::int64_t> ids)
+      : ids_(ids.data(), {1, ids.size()}, {0, 1}) {}
+  HEADWAVE_INLINE explicit document_mask(const tensor_view<const std::int64_t, 2>& ids)
+      : ids_(ids.data(), ids.extents(), {ids.extent(0) == 1 ? 0 : ids.stride(0), ids.stride(1)}) {}
+
+  HEADWAVE_INLINE bool operator()(score_position at) const {
+    return known(at.query) && known(at.key) && id(at.batch, at.query) == id(at.batch, at.key);
+  }
+  HEADWAVE_INLINE visibility sees(const score_region& r) const {
+    if (!known(r.queries.first) || !known(r.queries.last - 1) || !known(r.keys.first) || !known(r.keys.last - 1)) {
+      return visibility::some;
+    }
+    const position_range queries = ids_between(r.batch, r.queries), keys = ids_between(r.batch, r.keys);
+    return detail::some_of(queries.last < keys.first || keys.last < queries.first,
+                           queries.first == queries.last && keys.first == keys.last && queries.first == keys.first);
+  }
+
+ private:
+  HEADWAVE_INLINE bool known(std::int64_t position) const {
+    return position >= 0 && static_cast<std::uint64_t>(position) < ids_.extent(1);
+  }
+  HEADWAVE_INLINE std::int64_t id(std::int64_t batch, std::int64_t position) const {
+    return ids_.data()[batch * ids_.stride(0) + position * ids_.stride(1)];
+  }
+  /// The smallest and the largest.
+  HEADWAVE_INLINE position_range ids_between(std::int64_t batch, position_range positions) const {
+    position_range ids{INT64_MAX, INT64_MIN};
+    for (std::int64_t position = positions.first; position < positions.last; ++position) {
+      const std::int64_t here = id(batch, position);
+      ids = {here < ids.first ? here : ids.first, here > ids.last ? here : ids.last};
+    }
+    return ids;
+  }
+
+  tensor_view<const std::int64_t, 2> ids_;
+};
+
+/// One bit for each pair: bit j mod 64 of words(b, h, i - first_query, j / 64). words: [batch or 1, heads or 1,
+/// queries, words of a row]; it has to outlive the mask. Pairs without a bit are hidden.
+class bit_mask {
+ public:
+  HEADWAVE_INLINE explicit bit_mask(const tensor_view<const std::uint64_t, 4>& words, std::int64_t first_query = 0)
+      : words_(words), first_query_(first_query) {}
+
+  HEADWAVE_INLINE bool operator()(score_position at) const {
+    const std::int64_t row = at.query - first_query_;
+    return has_row(row) && at.key >= 0 && static_cast<std::uint64_t>(at.key) / 64 < words_.extent(3) &&
+           (word(at.batch, at.head, row, at.key / 64) >> (at.key % 64) & 1) != 0;
+  }
+  HEADWAVE_INLINE visibility sees(const score_region& r) const {
+    if (r.keys.first < 0 || static_cast<std::uint64_t>(r.keys.last - 1) / 64 >= words_.extent(3)) {
+      return visibility::some;
+    }
+    bool any = false, all = true;
+    const std::int64_t heads = words_.extent(1) == 1 ? r.heads.first + 1 : r.heads.last;
+    for (std::int64_t head = r.heads.first; head < heads; ++head) {
+      for (std::int64_t query = r.queries.first; query < r.queries.last; ++query) {
+        const std::int64_t row = query - first_query_;
+        if (!has_row(row)) {
+          all = false;
+          continue;
+        }
+        for (std::int64_t w = r.keys.first / 64; w <= (r.keys.last - 1) / 64; ++w) {
+          const std::int64_t first = r.keys.first > 64 * w ? r.keys.first - 64 * w : 0;
+          const std::int64_t last = r.keys.last < 64 * w + 64 ? r.keys.last - 64 * w : 64;
+          const std::uint64_t wanted = (~std::uint64_t{0} >> (64 - (last - first))) << first;
+          const std::uint64_t bits = word(r.batch, head, row, w) & wanted;
+          any = any || bits != 0;
+          all = all && bits == wanted;
+        }
+      }
+    }
+    return detail::some_of(!any, all);
+  }
+
+ private:
+  HEADWAVE_INLINE bool has_row(std::int64_t row) const {
+    return row >= 0 && static_cast<std::uint64_t>(row) < words_.extent(2);
+  }
+  HEADWAVE_INLINE std::uint64_t word(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t w) const {
+    return words_
+        .data()[(words_.extent(0) == 1 ? 0 : batch * words_.stride(0)) +
+                (words_.extent(1) == 1 ? 0 : head * words_.stride(1)) + row * words_.stride(2) + w * words_.stride(3)];
+  }
+
+  tensor_view<const std::uint64_t, 4> words_;
+  std::int64_t first_query_;
+};
+
+/// Drafts of a tree behind a common prefix: position prefix + n is node n, which sees the prefix, itself and its
+/// ancestors. parents: [nodes] the parent of each node, -1 for none; a parent comes before its children. For
+/// speculative decoding; source: Miao et al. (2024).
+class tree_mask {
+ public:
+  /// Errors: a parent that does not come before its child.
+  HEADWAVE_INLINE tree_mask(std::span<const std::int64_t> parents, std::int64_t prefix)
+      : ancestors_({parents.size(), (parents.size() + 63) / 64}), prefix_(prefix) {
+    for (std::size_t n = 0; n < parents.size(); ++n) {
+      const std::int64_t parent = parents[n];
+      detail::require_mask(parent >= -1 && parent < static_cast<std::int64_t>(n), "tree_mask",
+                           "a parent must be -1 or come before its child");
+      for (std::size_t w = 0; w < ancestors_.extent(1) && parent >= 0; ++w) {
+        ancestors_(n, w) = ancestors_(static_cast<std::size_t>(parent), w);
+      }
+      ancestors_(n, n / 64) |= std::uint64_t{1} << (n % 64);
+    }
+  }
+
+  HEADWAVE_INLINE bool operator()(score_position at) const {
+    const std::int64_t node = at.query - prefix_, other = at.key - prefix_;
+    if (other < 0 || !is_node(node)) {
+      return other < 0 && at.key >= 0;
+    }
+    return is_node(other) &&
+           (ancestors_(static_cast<std::size_t>(node), static_cast<std::size_t>(other) / 64) >> (other % 64) & 1) != 0;
+  }
+  HEADWAVE_INLINE position_range keys_for(std::int64_t query) const {
+    const std::int64_t own = detail::shifted(query, 1);
+    return {INT64_MIN, own > prefix_ ? own : prefix_};
+  }
+  HEADWAVE_INLINE visibility sees(const score_region& r) const {
+    return r.keys.first >= 0 && r.keys.last <= prefix_ ? visibility::all : visibility::some;
+  }
+
+ private:
+  HEADWAVE_INLINE bool is_node(std::int64_t n) const {
+    return n >= 0 && static_cast<std::uint64_t>(n) < ancestors_.extent(0);
+  }
+
+  tensor<std::uint64_t, 2> ancestors_;  // [node][word] bits of itself and its ancestors
+  std::int64_t prefix_;
+};
+
+/// A list of visible blocks of query_block x key_block pairs: row r of blocks holds the positions r * query_block ..,
+/// and sees the blocks of keys columns[offsets[r]] .. columns[offsets[r + 1] - 1], in rising order. Both spans have to
+/// outlive the mask. Rows of blocks that are not listed see nothing. Source: block-sparse rows as in Gray et al.
+/// (2017).
+class block_sparse_mask {
+ public:
+  /// Errors: blocks without size, offsets or columns that do not rise.
+  HEADWAVE_INLINE block_sparse_mask(std::int64_t query_block, std::int64_t key_block,
+                                    std::span<const std::int64_t> offsets, std::span<const std::int64_t> columns)
+      : query_block_(query_block), key_block_(key_block), offsets_(offsets), columns_(columns) {
+    const auto require = [](bool holds, const char* rule) { detail::require_mask(holds, "block_sparse_mask", rule); };
+    require(query_block > 0 && key_block > 0, "blocks must not be empty");
+    require(!offsets.empty() && offsets.front() == 0 && static_cast<std::uint64_t>(offsets.back()) == columns.size(),
+            "offsets must begin with 0 and end with the number of columns");
+    for (std::size_t r = 0; r + 1 < offsets.size(); ++r) {
+      require(offsets[r] <= offsets[r + 1], "offsets must not decrease");
+      for (std::int64_t i = offsets[r] + 1; i < offsets[r + 1]; ++i) {
+        require(column(i - 1) < column(i), "columns of a row must rise");
+      }
+    }
+  }
+
+  HEADWAVE_INLINE bool operator()(score_position at) const { return blocks_between(at.query, at.key, at.key) > 0; }
+  HEADWAVE_INLINE visibility sees(const score_region& r) const {
+    bool any = false, all = true;
+    const std::int64_t blocks =
+        detail::floor_divide(r.keys.last - 1, key_block_) - detail::floor_divide(r.keys.first, key_block_) + 1;
+    for (std::int64_t query = r.queries.first; query < r.queries.last;) {
+      const std::int64_t seen = blocks_between(query, r.keys.first, r.keys.last - 1);
+      any = any || seen > 0;
+      all = all && seen == blocks;
+      query = (detail::floor_divide(query, query_block_) + 1) * query_block_;
+    }
+    return detail::some_of(!any, all);
+  }
+
+ private:
+  HEADWAVE_INLINE std::int64_t column(std::int64_t i) const { return columns_[static_cast<std::size_t>(i)]; }
+  /// How many visible blocks of a query lie between those of two keys, both included.
+  HEADWAVE_INLINE std::int64_t blocks_between(std::int64_t query, std::int64_t first_key, std::int64_t last_key) const {
+    const std::int64_t row = detail::floor_divide(query, query_block_);
+    if (row < 0 || static_cast<std::uint64_t>(row) + 1 >= offsets_.size()) {
+      return 0;
+    }
+    const auto place = static_cast<std::size_t>(row);
+    return first_not_below(offsets_[place], offsets_[place + 1], detail::floor_divide(last_key, key_block_) + 1) -
+           first_not_below(offsets_[place], offsets_[place + 1], detail::floor_divide(first_key, key_block_));
+  }
+  HEADWAVE_INLINE std::int64_t first_not_below(std::int64_t first, std::int64_t last, std::int64_t block) const {
+    while (first < last) {
+      const std::int64_t middle = first + (last - first) / 2;
+      if (column(middle) < block) {
+        first = middle + 1;
+      } else {
+        last = middle;
+      }
+    }
+    return first;
+  }
+
+  std::int64_t query_block_, key_block_;
+  std::span<const std::int64_t> offsets_, columns_;
+};
+
+}  // namespace headwave
