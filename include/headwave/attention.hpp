@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <headwave/attention_options.hpp>
+#include <headwave/attention_operands.hpp>
 #include <headwave/detail/dispatch.hpp>
 #include <headwave/detail/scratch.hpp>
 
@@ -24,11 +24,6 @@
 namespace headwave {
 
 namespace detail::inline HEADWAVE_ABI {
-
-template <class T>
-strided4<T> sequence_strides(const tensor_view<T, 4>& x) {
-  return {x.data(), x.stride(0), x.stride(2), x.stride(1), x.stride(3)};
-}
 
 /// The pointer and strides of an operand shaped like the scores; axes of extent 1 do not move.
 template <class X, class T>
@@ -140,13 +135,20 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
   }
 }
 
+/// Moves the first row.
+template <class T, class Stored>
+void skip_rows(Stored& x, index rows) {
+  using byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(x.data)>>, const char, char>;
+  x.data = static_cast<byte*>(x.data) + rows * x.length * element_size<T>(x.format);
+}
+
 /// A call's query rows first .. first + count-1 as a call. starts and lengths: memory for one number per sample.
 template <class T>
 attention_arguments<T> rows_of(attention_arguments<T> a, index first, index count, std::int64_t* starts,
                                std::int64_t* lengths) {
   const auto skip = [first](auto& x) { x.data += x.data ? first * x.length : 0; };
-  skip(a.query);
-  skip(a.out);
+  skip_rows<T>(a.query, first);
+  skip_rows<T>(a.out, first);
   skip(a.bias);
   skip(a.visible);
   skip(a.lse);
@@ -251,13 +253,13 @@ attention_arguments<T> sequence_of(attention_arguments<T> a, const attention_opt
   const auto skip = [](auto& x, index rows) { x.data += x.data ? rows * x.length : 0; };
   const auto place = static_cast<std::size_t>(n);
   const index query = options.query_offsets[place], key = options.key_offsets[place];
-  skip(a.query, query);
-  skip(a.out, query);
+  skip_rows<T>(a.query, query);
+  skip_rows<T>(a.out, query);
+  skip_rows<T>(a.key, key);
+  skip_rows<T>(a.value, key);
   skip(a.lse, query);
   skip(a.maximum, query);
   skip(a.entropy, query);
-  skip(a.key, key);
-  skip(a.value, key);
   a.query_length = options.query_offsets[place + 1] - query;
   a.key_length = options.key_offsets[place + 1] - key;
   a.query_start = options.query_start ? *options.query_start : a.key_length - a.query_length;
@@ -301,26 +303,26 @@ const index* weight_row_of_queries(scratch_frame& frame, const attention_options
   return rows;
 }
 
-/// Attention on checked arguments.
+/// Attention on checked arguments. key_starts: the first key of each sample that still exists; null: all do.
 template <class T>
-void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, const tensor_view<const T, 4>& key,
-            const tensor_view<const T, 4>& value, const attention_options<T>& options, const rule_arguments<T>& rule,
-            const added_keys<T>& added = {}) {
-  const auto head_dim = static_cast<double>(query.extent(3));
+void attend(const attention_operands& operands, const attention_options<T>& options, const rule_arguments<T>& rule,
+            const added_keys<T>& added = {}, const std::int64_t* key_starts = nullptr) {
+  const attention_shape& shape = operands.shape;
+  const auto head_dim = static_cast<double>(shape.query[3]);
   scratch_frame frame;
   attention_arguments<T> a{};
-  a.query = sequence_strides(query);
-  a.key = sequence_strides(key);
-  a.value = sequence_strides(value);
-  a.out = sequence_strides(out);
-  a.batch = static_cast<index>(query.extent(0));
-  a.query_length = static_cast<index>(query.extent(1));
-  a.key_length = static_cast<index>(key.extent(1));
-  a.heads = static_cast<index>(query.extent(2));
-  a.kv_heads = static_cast<index>(key.extent(2));
-  a.head_dim = static_cast<index>(query.extent(3));
-  a.value_dim = static_cast<index>(value.extent(3));
-  a.scale = static_cast<T>(options.scale ? *options.scale : query.extent(3) ? 1 / std::sqrt(head_dim) : 0.0);
+  a.query = operands.query;
+  a.key = operands.key.rows;
+  a.value = operands.value.rows;
+  a.out = operands.out;
+  a.batch = static_cast<index>(shape.query[0]);
+  a.query_length = static_cast<index>(shape.query[1]);
+  a.key_length = static_cast<index>(shape.key[1]);
+  a.heads = static_cast<index>(shape.query[2]);
+  a.kv_heads = static_cast<index>(shape.key[2]);
+  a.head_dim = static_cast<index>(shape.query[3]);
+  a.value_dim = static_cast<index>(shape.value[3]);
+  a.scale = static_cast<T>(options.scale ? *options.scale : head_dim > 0 ? 1 / std::sqrt(head_dim) : 0.0);
   a.head_scales = options.head_scales.data();
   a.softcap = static_cast<T>(options.softcap);
   a.bias = score_strides(options.bias.view().data(), options.bias.view());
@@ -336,13 +338,14 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   a.window_left = options.window.left;
   a.window_right = options.window.right;
   a.query_lengths = options.query_lengths.data();
+  a.key_starts = key_starts;
   a.key_lengths = options.key_lengths.data();
   a.alibi_slopes = options.alibi_slopes.data();
-  a.alibi_batch_stride = options.alibi_slopes.size() == query.extent(2) ? 0 : a.heads;
+  a.alibi_batch_stride = options.alibi_slopes.size() == shape.heads() ? 0 : a.heads;
   a.sinks = options.sinks.data();
   if (options.softmax_plus_one) {
-    T* const zeros = frame.take<T>(query.extent(2));
-    std::fill_n(zeros, query.extent(2), T(0));
+    T* const zeros = frame.take<T>(shape.heads());
+    std::fill_n(zeros, shape.heads(), T(0));
     a.sinks = zeros;
   }
   a.dropout = options.dropout.probability;
@@ -360,7 +363,7 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   const tensor_view<T, 4>& weights = options.weights;
   a.weights = {weights.data(), weights.stride(0), weights.stride(1), weights.stride(2), weights.stride(3)};
   if (options.weight_rows.data()) {
-    a.weight_rows = weight_row_of_queries(frame, options, query.extent(1));
+    a.weight_rows = weight_row_of_queries(frame, options, shape.query_length());
   }
 
   const index keys = a.key_length + static_cast<index>(added.count());
@@ -381,8 +384,8 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
       run_with_weight_sums(call, {{}, options.key_mass.slice(2, first, static_cast<std::size_t>(call.key_length))},
                            call.key_length, options.executor);
     }
-    for (std::size_t h = 0; h < query.extent(2); ++h) {
-      for (std::size_t j = last; j < key.extent(1); ++j) {
+    for (std::size_t h = 0; h < shape.heads(); ++h) {
+      for (std::size_t j = last; j < shape.key_length(); ++j) {
         options.key_mass(0, h, j) = T(0);
       }
     }
@@ -395,16 +398,21 @@ void attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query, 
   run_attention(calls, sequences, options.executor);
 }
 
+/// Checks shapes and options; nothing is written before.
 template <class T>
-void check_and_attend(const tensor_view<T, 4>& out, const tensor_view<const T, 4>& query,
-                      const tensor_view<const T, 4>& key, const tensor_view<const T, 4>& value,
+void check_and_attend(const attention_operands& operands, const std::array<std::size_t, 4>& out,
                       const attention_options<T>& options, const rule_arguments<T>& rule) {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "attention takes float or double");
-  const attention_shape shape{"scaled_dot_product_attention", query.extents(), key.extents(), value.extents()};
-  check_shapes(shape);
-  check_options(shape, options, 0);
-  shape.require_shape<4>("out", out.extents(), {query.extent(0), query.extent(1), query.extent(2), value.extent(3)});
-  attend(out, query, key, value, options, rule);
+  const attention_shape& s = operands.shape;
+  check_shapes(s);
+  check_options(s, options, 0);
+  s.require_shape<4>("out", out, {s.query[0], s.query[1], s.query[2], s.value[3]});
+  const bool is_paged = operands.key.table.data() || operands.value.table.data();
+  if (is_paged && options.query_offsets.data()) {
+    s.fail_with("query_offsets cannot be given with pages");
+  }
+  check_pages(s, "key", operands.key, options.key_lengths);
+  check_pages(s, "value", operands.value, options.key_lengths);
+  attend(operands, options, rule);
 }
 
 }  // namespace detail::inline HEADWAVE_ABI
@@ -414,33 +422,44 @@ inline namespace HEADWAVE_ABI {
 /// Writes the attention of query to key and value to out; see the formula at the head of this file.
 ///
 /// query [batch, query_length, heads, head_dim], key [batch, key_length, kv_heads, head_dim],
-/// value [batch, key_length, kv_heads, value_dim], out [batch, query_length, heads, value_dim]: all float or all
-/// double, any strides. heads is a multiple of kv_heads. Lengths and widths may be 0. value may be a part of key. A
-/// last axis whose stride is not 1 costs element-wise loads when a block of keys, values or queries is packed, or when
-/// a row of out is stored: about as much as a copy of the tensor. rules: score rules and masks of your own, see
-/// score_rule.hpp. Errors: shapes or options that disagree (shape_error), before anything is written; no memory
-/// (std::bad_alloc).
-template <class Out, class Query, class Key, class Value, score_rule<element_of<const Query>>... Rules>
-  requires(output_like<Out, 4> && tensor_like<const Query, 4> && tensor_like<const Key, 4> &&
-           tensor_like<const Value, 4>)
+/// value [batch, key_length, kv_heads, value_dim], out [batch, query_length, heads, value_dim]: any strides, each of
+/// float, bfloat16 or float16, or all of double; see attention_operands.hpp. What is computed is float or double: 16
+/// bits are widened when they are read, and out is rounded once. heads is a multiple of kv_heads. Lengths and widths
+/// may be 0. value may be a part of key. A last axis whose stride is not 1 costs element-wise loads when a block of
+/// keys, values or queries is packed, or when a row of out is stored: about as much as a copy of the tensor. rules:
+/// score rules and masks of your own, see score_rule.hpp. Errors: shapes or options that disagree (shape_error), before
+/// anything is written; no memory (std::bad_alloc).
+template <class Out, class Query, class Key, class Value, class... Rules,
+          class T = compute_type<element_of<const Query>>>
+  requires(attention_output<Out, T> && attention_queries<Query, T> && attention_keys<Key, T> &&
+           attention_keys<Value, T> && (score_rule<Rules, T> && ...))
 void scaled_dot_product_attention_into(Out&& out, const Query& query, const Key& key, const Value& value,
-                                       const attention_options<element_of<const Query>>& options = {},
+                                       const std::type_identity_t<attention_options<T>>& options = {},
                                        const Rules&... rules) {
-  using T = element_of<const Query>;
   const auto list = detail::list_rules(rules...);
-  detail::check_and_attend<T>(as_view(out), as_view(query), as_view(key), as_view(value), options,
-                              detail::arguments_of<T>(list));
+  const auto q = as_view(query);
+  const auto o = as_view(out);
+  detail::attention_operands operands{.query = detail::stored<const void>(q),
+                                      .key = detail::rows_of_keys(key),
+                                      .value = detail::rows_of_keys(value),
+                                      .out = detail::stored<void>(o),
+                                      .shape = {"scaled_dot_product_attention", q.extents(), {}, {}}};
+  operands.shape.key = operands.key.extents;
+  operands.shape.value = operands.value.extents;
+  detail::check_and_attend<T>(operands, o.extents(), options, detail::arguments_of<T>(list));
 }
 
-/// The attention of query to key and value as a new tensor [batch, query_length, heads, value_dim].
-template <class Query, class Key, class Value, score_rule<element_of<const Query>>... Rules>
-  requires(tensor_like<const Query, 4> && tensor_like<const Key, 4> && tensor_like<const Value, 4>)
+/// The attention of query to key and value as a new tensor [batch, query_length, heads, value_dim] of the query's
+/// elements.
+template <class Query, class Key, class Value, class... Rules, class T = compute_type<element_of<const Query>>>
+  requires(attention_queries<Query, T> && attention_keys<Key, T> && attention_keys<Value, T> &&
+           (score_rule<Rules, T> && ...))
 tensor<element_of<const Query>, 4> scaled_dot_product_attention(
     const Query& query, const Key& key, const Value& value,
-    const attention_options<element_of<const Query>>& options = {}, const Rules&... rules) {
+    const std::type_identity_t<attention_options<T>>& options = {}, const Rules&... rules) {
   const auto q = as_view(query);
-  tensor<element_of<const Query>, 4> out({q.extent(0), q.extent(1), q.extent(2), as_view(value).extent(3)},
-                                         uninitialized);
+  tensor<element_of<const Query>, 4> out(
+      {q.extent(0), q.extent(1), q.extent(2), detail::rows_of_keys(value).extents[3]}, uninitialized);
   scaled_dot_product_attention_into(out, query, key, value, options, rules...);
   return out;
 }

@@ -13,7 +13,9 @@
 #include <headwave/score_rule.hpp>
 #include <headwave/masks.hpp>
 #include <headwave/attention_options.hpp>
+#include <headwave/attention_operands.hpp>
 #include <headwave/attention.hpp>
+#include <headwave/kv_cache.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/multi_head_attention.hpp>
 #include <headwave/isa.hpp>

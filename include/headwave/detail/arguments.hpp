@@ -92,6 +92,32 @@ struct strided4 {
   index batch, head, length, channel;
 };
 
+/// How elements are stored: as what is computed with (float or double), or in fewer bits, which are widened to float.
+enum class element_format : unsigned char { own, bfloat16, float16, int8 };
+
+template <class T>
+HEADWAVE_INLINE constexpr index element_size(element_format format) {
+  return format == element_format::own ? static_cast<index>(sizeof(T)) : format == element_format::int8 ? 1 : 2;
+}
+
+/// A strided4 of stored elements; Data is void or const void.
+template <class Data>
+struct stored4 {
+  Data* data;
+  index batch, head, length, channel;
+  element_format format;
+};
+
+/// Keys or values. Row j of a sample lies at length * j, or in pages, page_size rows each: page pages[j / page_size] of
+/// those of the sample, its row j mod page_size; or in a ring, at length * (j mod ring).
+struct stored_rows : stored4<const void> {
+  const std::int32_t* pages;  ///< null: none
+  index pages_batch, pages_step, page_size, page_stride;
+  index ring;           ///< 0: none
+  const float* scales;  ///< int8: what a row of a head is multiplied by
+  index scale_batch, scale_head, scale_length, scale_page;
+};
+
 /// A caller's rules: an object, and what is done with it. Null where there is nothing to do.
 template <class T>
 struct rule_arguments {
@@ -105,8 +131,9 @@ struct rule_arguments {
 
 template <class T>
 struct attention_arguments {
-  strided4<const T> query, key, value;
-  strided4<T> out;
+  stored4<const void> query;
+  stored_rows key, value;
+  stored4<void> out;
   index batch, query_length, key_length, heads, kv_heads, head_dim, value_dim;
 
   T scale;
@@ -119,6 +146,7 @@ struct attention_arguments {
   const std::int64_t* query_starts;        ///< one per sample, instead of query_start; null: none
   std::int64_t window_left, window_right;  ///< PTRDIFF_MAX: unlimited
   const std::int64_t* query_lengths;       ///< one per sample; null: none
+  const std::int64_t* key_starts;          ///< one per sample: earlier keys are hidden; null: none
   const std::int64_t* key_lengths;         ///< one per sample; null: none
   const T* alibi_slopes;                   ///< one per head; null: none
   index alibi_batch_stride;                ///< 0: the same for every sample
@@ -254,7 +282,8 @@ enum class decode_pass { scores, values, finish };
 /// block adds, are kept in memory that all tasks share.
 template <class T>
 struct decode_plan {
-  index rows, blocks;               ///< query rows of a key/value head; key blocks
+  index rows;                       ///< query rows of a key/value head
+  index first_block, blocks;        ///< key blocks, without those that no longer exist
   index task_heads, head_groups;    ///< key/value heads of a task
   index task_blocks, block_groups;  ///< key blocks of a task
   index tasks;                      ///< of the first two passes; the last has one for each sample and group of heads
@@ -269,7 +298,8 @@ struct decode_plan {
 
   HEADWAVE_INLINE decode_plan(const attention_arguments<T>& a, index wanted)
       : rows(a.query_length * (a.heads / a.kv_heads)),
-        blocks((a.key_length + key_block - 1) / key_block),
+        first_block(first_key(a) / key_block),
+        blocks((a.key_length + key_block - 1) / key_block - first_block),
         row_parts(a, rows, head_parts) {
     // A task reads at least a KiB at a time, and two blocks.
     const index smallest = (static_cast<index>(1024 / sizeof(T)) + a.head_dim) / (a.head_dim + 1);
@@ -299,6 +329,15 @@ struct decode_plan {
     maxima = head.take(blocks * rows);
     head_size = head.size;
     shared_size = a.batch * a.kv_heads * head_size;
+  }
+
+ private:
+  HEADWAVE_INLINE static index first_key(const attention_arguments<T>& a) {
+    index first = a.key_starts ? a.key_length : 0;
+    for (index b = 0; a.key_starts && b < a.batch; ++b) {
+      first = a.key_starts[b] < first ? a.key_starts[b] : first;
+    }
+    return first;
   }
 };
 

@@ -4,9 +4,11 @@
 #include <headwave/detail/kernels/gemm.inl>
 #include <headwave/detail/kernels/sinusoid.inl>
 #include <headwave/detail/kernels/softmax.inl>
+#include <headwave/detail/kernels/stored.inl>
 #include <headwave/detail/kernels/rule.inl>
 #include <headwave/detail/kernels/scores.inl>
 #include <headwave/detail/kernels/dropout.inl>
 #include <headwave/detail/kernels/attention.inl>
 #include <headwave/detail/kernels/decode.inl>
+#include <headwave/detail/kernels/layer.inl>
 // clang-format on

@@ -16,16 +16,6 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 /// nothing.
 inline constexpr int reference_slack = 8;
 
-/// Rows of queries, keys, values and outputs lie far apart, where no hardware looks ahead: so many rows before they are
-/// wanted, they are fetched into the cache, to be read (0) or written (1).
-inline constexpr index fetch_distance = 8;
-template <int ForWriting, class T>
-HEADWAVE_INLINE void fetch(const T* row, index stride, index count) {
-  for (index i = 0; i < count; i += vec<T>::lanes) {
-    __builtin_prefetch(row + i * stride, ForWriting, 2);
-  }
-}
-
 template <class T>
 struct attention_task {
   static constexpr index lanes = vec<T>::lanes;
@@ -59,6 +49,9 @@ struct attention_task {
   /// The keys that causality, window and key length leave to a row at a position.
   key_range keys_at(std::int64_t position) const {
     std::int64_t first = 0, last = a.key_length;
+    if (a.key_starts) {
+      first = larger(first, a.key_starts[batch]);
+    }
     if (a.key_lengths) {
       last = smaller(last, a.key_lengths[batch]);
     }
@@ -115,8 +108,8 @@ struct attention_task {
     return powers[0];
   }
 
-  HEADWAVE_INLINE const T* query_row(index row) const {
-    return a.query.data + batch * a.query.batch + row_of(row).head * a.query.head + row_of(row).query * a.query.length;
+  HEADWAVE_INLINE stored_row<T> query_row(index row) const {
+    return row_at<T>(a.query, batch, row_of(row).head, row_of(row).query);
   }
 
   HEADWAVE_INLINE score_stage<T> score_stages() const { return {a, batch}; }
@@ -124,11 +117,12 @@ struct attention_task {
 
   /// The score of the key that every query sees. Bias, ALiBi and masks do not reach it.
   T bias_key_score(index row) const {
-    const T* const query = query_row(row);
+    const stored_row<T> query = query_row(row);
     vec<T> sum = broadcast(T(0));
     for (index c = 0; c < a.head_dim; ++c) {
-      sum = multiply_add(broadcast(query[c * a.query.channel] * scale_of(row)),
-                         broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
+      T channel[64 / sizeof(T)];
+      store(channel, load_stored(a.query, query, c, 1));
+      sum = multiply_add(broadcast(channel[0] * scale_of(row)), broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
     }
     T score[64 / sizeof(T)];
     store(score, score_stages().soft_capped(sum));
@@ -184,27 +178,42 @@ struct attention_task {
            row_of(row).weights * a.weights.length;
   }
 
+  void pack_query(index row) const {
+    const stored_row<T> query = query_row(row);
+    const vec<T> scale = broadcast(scale_of(row));
+    T* packed = queries(row);
+    for (index block = 0; block < a.head_dim; block += depth_block) {
+      const index last = smaller(a.head_dim, block + depth_block);
+      for (index c = block; c < last; c += lanes) {
+        store_first(packed + c - block, 1, multiply(load_stored(a.query, query, c, last - c), scale), last - c);
+      }
+      packed += rows * packed_stride<T>;
+    }
+  }
+
   /// Scaled queries as packed rows.
   void pack_queries() const {
     for (index r = 0; r < rows; ++r) {
-      fetch<0>(query_row(smaller(r + fetch_distance, rows - 1)), a.query.channel, a.head_dim);
-      pack_row(queries(r), rows * packed_stride<T>, query_row(r), a.query.channel, a.head_dim, scale_of(r));
+      fetch<0, T>(query_row(smaller(r + fetch_distance, rows - 1)).data, a.query.format, a.query.channel, a.head_dim);
+      pack_query(r);
     }
   }
 
   /// A head's keys some rows further on.
   struct later_keys {
-    const strided4<const T>& key;
-    const T* source;
-    index next, last, width;
-    HEADWAVE_INLINE void operator()() { fetch<0>(source + smaller(next++, last) * key.length, key.channel, width); }
+    const attention_task& task;
+    index next, last;
+    HEADWAVE_INLINE void operator()() {
+      const stored_rows& key = task.a.key;
+      fetch<0, T>(row_at<T>(key, task.batch, task.kv_head, smaller(next++, last)).data, key.format, key.channel,
+                  task.a.head_dim);
+    }
   };
 
   /// Keys as panels [group of keys][channel][key], the first of which begins at key base; keys of a group that are not
   /// in the range are zero, and are not read. ahead() is called for each key.
   template <class Ahead>
   void pack_keys(key_range range, index base, Ahead ahead) const {
-    const T* const source = a.key.data + batch * a.key.batch + kv_head * a.key.head;
     for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
       T* const panel = key_panels + (first - base) * a.head_dim;
       for (index channel = 0; channel < a.head_dim; channel += staged_channels) {
@@ -214,13 +223,12 @@ struct attention_task {
         for (index lane = 0; lane < lanes; ++lane) {
           const index key = first + lane;
           const bool present = key >= range.first && key < range.last;
-          const T* const row = source + (present ? key : range.first) * a.key.length + channel * a.key.channel;
+          const stored_row<T> row = row_at<T>(a.key, batch, kv_head, present ? key : range.first);
           if (channel == 0) {
             ahead();
           }
           for (index c = 0; c < channels; c += lanes) {
-            store(staged + lane * staged_stride + c,
-                  load_first(row + c * a.key.channel, a.key.channel, present ? channels - c : 0));
+            store(staged + lane * staged_stride + c, load_stored(a.key, row, channel + c, present ? channels - c : 0));
           }
         }
         for (index c = 0; c < channels; c += lanes) {
@@ -240,14 +248,14 @@ struct attention_task {
 
   /// Values as panels [group of channels][key][channel]. Returns whether all of them are finite.
   bool pack_values(key_range range) const {
-    const T* const source = a.value.data + batch * a.value.batch + kv_head * a.value.head;
     bool finite = true;
     for (index key = range.first; key < range.last; ++key) {
-      const T* const row = source + key * a.value.length;
-      fetch<0>(source + smaller(key + fetch_distance, range.last - 1) * a.value.length, a.value.channel, a.value_dim);
+      const stored_row<T> row = row_at<T>(a.value, batch, kv_head, key);
+      fetch<0, T>(row_at<T>(a.value, batch, kv_head, smaller(key + fetch_distance, range.last - 1)).data,
+                  a.value.format, a.value.channel, a.value_dim);
       T* const target = value_panels + (key - block_first) * lanes;
       for (index c = 0; c < a.value_dim; c += lanes) {
-        const vec<T> chunk = load_first(row + c * a.value.channel, a.value.channel, a.value_dim - c);
+        const vec<T> chunk = load_stored(a.value, row, c, a.value_dim - c);
         finite = finite && all_finite(chunk);
         store(target + c * key_block, chunk);
       }
@@ -517,8 +525,9 @@ struct attention_task {
     }
   };
 
-  HEADWAVE_INLINE T* out_row(index row) const {
-    return a.out.data + batch * a.out.batch + row_of(row).head * a.out.head + row_of(row).query * a.out.length;
+  HEADWAVE_INLINE void* out_row(index row) const {
+    const index place = batch * a.out.batch + row_of(row).head * a.out.head + row_of(row).query * a.out.length;
+    return static_cast<unsigned char*>(a.out.data) + place * element_size<T>(a.out.format);
   }
 
   HEADWAVE_INLINE T& place(const strided4<T>& x, index row) const {
@@ -541,13 +550,13 @@ struct attention_task {
   }
 
   void finish_row(index row) const {
-    fetch<1>(out_row(smaller(row + fetch_distance, rows - 1)), a.out.channel, a.value_dim);
+    fetch<1, T>(out_row(smaller(row + fetch_distance, rows - 1)), a.out.format, a.out.channel, a.value_dim);
     const T sum = reduce_add(load(sums(row)));
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
-    T* const out = out_row(row);
+    void* const out = out_row(row);
     for (index c = 0; c < a.value_dim; c += lanes) {
-      store_first(out + c * a.out.channel, a.out.channel, divide(load(output(row) + c), divisor), a.value_dim - c);
+      store_stored(a.out, out, c, divide(load(output(row) + c), divisor), a.value_dim - c);
     }
     if (a.lse.data) {
       place(a.lse, row) =
@@ -581,9 +590,7 @@ struct attention_task {
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
-      pack_keys(block, block_first,
-                later_keys{a.key, a.key.data + batch * a.key.batch + kv_head * a.key.head, block.first + fetch_distance,
-                           block.last - 1, a.head_dim});
+      pack_keys(block, block_first, later_keys{*this, block.first + fetch_distance, block.last - 1});
       values_finite = pack_values(block);
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;

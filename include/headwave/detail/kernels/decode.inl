@@ -23,11 +23,17 @@ struct decode_task {
   index batch, first_head, heads;
 
   HEADWAVE_INLINE T* of_head(index h) const { return shared + (batch * a.kv_heads + first_head + h) * plan.head_size; }
-  HEADWAVE_INLINE T* scores(index h, index block) const { return of_head(h) + plan.scores + block * plan.score_size; }
-  HEADWAVE_INLINE T* output(index h, index block) const { return of_head(h) + plan.outputs + block * plan.output_size; }
-  HEADWAVE_INLINE T* sums(index h, index block) const { return of_head(h) + plan.sums + block * plan.sum_size; }
+  HEADWAVE_INLINE T* scores(index h, index block) const {
+    return of_head(h) + plan.scores + (block - plan.first_block) * plan.score_size;
+  }
+  HEADWAVE_INLINE T* output(index h, index block) const {
+    return of_head(h) + plan.outputs + (block - plan.first_block) * plan.output_size;
+  }
+  HEADWAVE_INLINE T* sums(index h, index block) const {
+    return of_head(h) + plan.sums + (block - plan.first_block) * plan.sum_size;
+  }
   HEADWAVE_INLINE T& maximum_of(index h, index block, index row) const {
-    return of_head(h)[plan.maxima + block * plan.rows + row];
+    return of_head(h)[plan.maxima + (block - plan.first_block) * plan.rows + row];
   }
 
   /// The rows of a head, at a block of keys.
@@ -64,17 +70,20 @@ struct decode_task {
   /// Fetches the keys or values of the next step, a row of one head at a time, in the order of memory: that is how it
   /// is read at full speed.
   struct next_rows {
-    const T* at;
-    index inner_step, outer_step, inner_count, inner, left, channel_step, width;
+    const decode_task& task;
+    const stored_rows& x;
+    index width, row, left, outer, inner, inner_count;
+    bool heads_inside;
 
     HEADWAVE_INLINE void operator()() {
       if (left > 0) {
-        fetch<0>(at, channel_step, width);
         --left;
-        at += inner_step;
+        const stored_row<T> next = row_at<T>(x, task.batch, task.first_head + (heads_inside ? inner : outer),
+                                             row + (heads_inside ? outer : inner));
+        fetch<0, T>(next.data, x.format, x.channel, width);
         if (++inner == inner_count) {
           inner = 0;
-          at += outer_step;
+          ++outer;
         }
       }
     }
@@ -83,18 +92,16 @@ struct decode_task {
     next_rows& rows;
     HEADWAVE_INLINE void operator()() { rows(); }
   };
-  HEADWAVE_INLINE next_rows rows_after(const strided4<const T>& x, index width, index last, index end) const {
+  HEADWAVE_INLINE next_rows rows_after(const stored_rows& x, index width, index last, index end) const {
     const index count = last < end ? smaller(end - last, decode_step) : 0;
-    const T* const start = x.data + batch * x.batch + first_head * x.head + (count > 0 ? last * x.length : 0);
     // Either the heads of a key or the keys of a head lie side by side.
-    return x.head < x.length
-               ? next_rows{start, x.head, x.length - heads * x.head, heads, 0, count * heads, x.channel, width}
-               : next_rows{start, x.length, x.head - count * x.length, count, 0, count * heads, x.channel, width};
+    const bool heads_inside = x.head < x.length;
+    return {*this, x, width, last, count * heads, 0, 0, heads_inside ? heads : count, heads_inside};
   }
 
   /// Whether masks may let some row of some head see one of the keys.
   bool sees(key_range keys) const {
-    const attention_task<T> any = head(0, 0);
+    const attention_task<T> any = head(0, plan.first_block);
     const score_region region{a.first_sample + batch,
                               {first_head * any.group, (first_head + heads) * any.group},
                               {any.row_of(0).position, saturated_sum(any.row_of(plan.rows - 1).position, 1)},
@@ -198,16 +205,18 @@ struct decode_task {
     }
   };
 
-  HEADWAVE_INLINE const T* values_of(index h, index key) const {
-    return a.value.data + batch * a.value.batch + (first_head + h) * a.value.head + key * a.value.length;
+  HEADWAVE_INLINE stored_row<T> value_row(index h, index key) const {
+    return row_at<T>(a.value, batch, first_head + h, key);
   }
 
   /// Values are read where they are if a row is whole vecs, else copied with zeros behind them.
-  HEADWAVE_INLINE bool in_place() const { return a.value.channel == 1 && a.value_dim % lanes == 0; }
+  HEADWAVE_INLINE bool in_place() const {
+    return is_plain<T>(a.value) && a.value.channel == 1 && a.value_dim % lanes == 0;
+  }
   void copy_values(T* target, index h, key_range keys) const {
     for (index key = keys.first; key < keys.last; ++key) {
       for (index c = 0; c < a.value_dim; c += lanes) {
-        store(target + c, load_first(values_of(h, key) + c * a.value.channel, a.value.channel, a.value_dim - c));
+        store(target + c, load_stored(a.value, value_row(h, key), c, a.value_dim - c));
       }
       target += plan.row_parts.value_width;
     }
@@ -215,7 +224,8 @@ struct decode_task {
 
   void multiply_values(const attention_task<T>& task, index h, T* sum, key_range keys, next_rows& ahead) const {
     if (in_place()) {
-      with_tiles(value_step{task, sum, values_of(h, keys.first), a.value.length, keys, ahead, 0});
+      const T* const values = reinterpret_cast<const T*>(value_row(h, keys.first).data);
+      with_tiles(value_step{task, sum, values, a.value.length, keys, ahead, 0});
     } else {
       copy_values(task.value_panels, h, keys);
       with_tiles(value_step{task, sum, task.value_panels, plan.row_parts.value_width, keys, ahead, 0});
@@ -252,7 +262,7 @@ struct decode_task {
         vec<T> sum = broadcast(T(0));
         for (index key = range.first; key < range.last; ++key) {
           if (!task.hidden(r)[key - task.block_first]) {
-            const vec<T> value = load_first(values_of(h, key) + c * a.value.channel, a.value.channel, a.value_dim - c);
+            const vec<T> value = load_stored(a.value, value_row(h, key), c, a.value_dim - c);
             sum = multiply_add(broadcast(task.scores(r)[key - task.block_first]), value, sum);
           }
         }
@@ -276,7 +286,7 @@ struct decode_task {
       head(h, first_block).start_rows();
     }
     const key_range all = head(0, first_block).keys_of_rows(0, plan.rows);
-    for (index block = 0; block < last_block; ++block) {
+    for (index block = plan.first_block; block < last_block; ++block) {
       const key_range range = keys_of_block(all, block);
       if (range.first >= range.last) {
         continue;
@@ -317,10 +327,11 @@ struct decode_task {
 
   void finish() const {
     for (index h = 0; h < heads; ++h) {
-      head(h, 0).place_rows();
-      head(h, 0).start_rows();
-      const key_range all = head(h, 0).keys_of_rows(0, plan.rows);
-      for (index block = 0; block < plan.blocks; ++block) {
+      const attention_task<T> rows = head(h, plan.first_block);
+      rows.place_rows();
+      rows.start_rows();
+      const key_range all = rows.keys_of_rows(0, plan.rows);
+      for (index block = plan.first_block; block < plan.first_block + plan.blocks; ++block) {
         const key_range range = keys_of_block(all, block);
         for (index r = 0; range.first < range.last && r < plan.rows; ++r) {
           const attention_task<T> task = head(h, block);
@@ -333,7 +344,7 @@ struct decode_task {
         }
       }
       for (index r = 0; r < plan.rows; ++r) {
-        head(h, 0).finish_row(r);
+        rows.finish_row(r);
       }
     }
   }
@@ -353,8 +364,8 @@ void decode(const attention_arguments<T>& a, const decode_plan<T>& plan, decode_
                             .batch = rest / plan.head_groups,
                             .first_head = heads,
                             .heads = smaller(plan.task_heads, a.kv_heads - heads)};
-  const index first_block = blocks * plan.task_blocks;
-  const index last_block = smaller(first_block + plan.task_blocks, plan.blocks);
+  const index first_block = plan.first_block + blocks * plan.task_blocks;
+  const index last_block = smaller(first_block + plan.task_blocks, plan.first_block + plan.blocks);
   switch (pass) {
     case decode_pass::scores:
       part.score_blocks(first_block, last_block);
