@@ -32,9 +32,9 @@ template <class T>
 struct results {
   static constexpr std::size_t lanes = 64 / sizeof(T);
   T broadcast[lanes], add[lanes], subtract[lanes], multiply[lanes], divide[lanes], multiply_add[lanes],
-      multiply_subtract[lanes], maximum[lanes], absolute[lanes], copy_sign[lanes], round_to_nearest[lanes],
-      times_power_of_two[lanes], less[lanes], not_less[lanes], is_negative_infinity[lanes], load_mask[lanes],
-      keep[lanes];
+      multiply_subtract[lanes], maximum[lanes], absolute[lanes], copy_sign[lanes], swap_neighbours[lanes],
+      round_to_nearest[lanes], times_power_of_two[lanes], less[lanes], not_less[lanes], is_negative_infinity[lanes],
+      load_mask[lanes], keep[lanes];
   T reduce_add, reduce_maximum;
   bool all_finite;
 };
@@ -178,6 +178,7 @@ TEMPLATE_TEST_CASE("operations on floating-point numbers", "[operations]", float
     each("maximum", r.maximum, [&](std::size_t i) { return larger(x.a[i], x.b[i]); });
     each("absolute", r.absolute, [&](std::size_t i) { return std::fabs(x.a[i]); });
     each("copy_sign", r.copy_sign, [&](std::size_t i) { return std::copysign(x.a[i], x.b[i]); });
+    each("swap_neighbours", r.swap_neighbours, [&](std::size_t i) { return x.a[i ^ 1]; });
     // The scalar tier gives zero no sign.
     each("round_to_nearest", r.round_to_nearest,
          [&](std::size_t i) { return std::nearbyint(x.small[i]) + (fused ? -T(0) : T(0)); });

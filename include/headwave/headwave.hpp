@@ -9,6 +9,7 @@
 #include <headwave/tensor.hpp>
 #include <headwave/executor.hpp>
 #include <headwave/positional_encoding.hpp>
+#include <headwave/rotary.hpp>
 #include <headwave/softmax.hpp>
 #include <headwave/score_rule.hpp>
 #include <headwave/masks.hpp>

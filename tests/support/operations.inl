@@ -16,6 +16,7 @@ __attribute__((noinline)) void apply_operations(const operands<T>& x, results<T>
   store(r.maximum, maximum(a, b));
   store(r.absolute, absolute(a));
   store(r.copy_sign, copy_sign(a, b));
+  store(r.swap_neighbours, swap_neighbours(a));
   store(r.round_to_nearest, round_to_nearest(load(x.small)));
   store(r.times_power_of_two, times_power_of_two(load(x.normal), load(x.exponent)));
   r.reduce_add = reduce_add(a);

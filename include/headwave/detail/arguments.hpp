@@ -42,6 +42,35 @@ struct sinusoid_arguments {
   bool interleaved, cosine_first;
 };
 
+/// The angles' sines and cosines of one token, count of them, padded to whole vecs, in the order in which rotate_heads
+/// multiplies by them.
+template <class T>
+struct rotary_row_arguments {
+  const double* anchor;  ///< [2][count] sines and cosines of the first position of the token's group
+  const double* turn;    ///< [2][count] of the token's place in the group
+  T* row;                ///< [rotary_row_size]
+  index count;
+  double cosine_factor, sine_factor;
+  bool interleaved;
+};
+
+/// halves: cosines and sines, count of each. Interleaved: each cosine twice, then minus and plus each sine.
+HEADWAVE_INLINE constexpr index rotary_row_size(index count, bool interleaved) {
+  return interleaved ? 4 * count : 2 * count;
+}
+
+/// A block of tokens, of which every head of every sample is rotated: channels 0 .. 2 * pairs - 1 behind
+/// data + sample * sample_stride + token * token_stride + head * head_stride.
+template <class T>
+struct rotary_arguments {
+  T* data;
+  index sample_stride, token_stride, head_stride, channel_stride;
+  index samples, tokens, heads, pairs;
+  const T* rows;  ///< [tokens][rotary_row_size(count)]
+  index count;    ///< pairs, padded
+  bool interleaved;
+};
+
 /// C[rows x columns] = A[rows x depth] B + bias.
 template <class T>
 struct gemm_arguments {

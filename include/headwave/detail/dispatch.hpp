@@ -38,6 +38,8 @@
   HEADWAVE_EXTERN template void tier::gemm<T>(const gemm_arguments<T>&, T*); \
   HEADWAVE_EXTERN template void tier::sinusoid_rows<T>(sinusoid_arguments<T>&); \
   HEADWAVE_EXTERN template void tier::add_row<T>(T*, const T*, index); \
+  HEADWAVE_EXTERN template void tier::rotary_row<T>(const rotary_row_arguments<T>&); \
+  HEADWAVE_EXTERN template void tier::rotate_heads<T>(const rotary_arguments<T>&, T*); \
   HEADWAVE_EXTERN template void tier::softmax_row<T>(T*, index, const T*, index, index); \
   HEADWAVE_EXTERN template void tier::attention<T>(const attention_arguments<T>&, const attention_plan<T>&, index, \
                                                    T*); \

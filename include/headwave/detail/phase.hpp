@@ -55,6 +55,12 @@ HEADWAVE_INLINE constexpr wide_float widen(double x) {
   return {static_cast<uint128>(mantissa) << 75, exponent};
 }
 
+/// 1 / (2 pi): the turns of a radian.
+inline constexpr wide_float turns_per_radian{(static_cast<uint128>(0xa2f9836e4e441529u) << 64) | 0xfc2757d1f534ddc0u,
+                                             -3};
+/// The natural logarithm of 2.
+inline constexpr wide_float ln_2{(static_cast<uint128>(0xb17217f7d1cf79abu) << 64) | 0xc9e3b39803f2f6afu, -1};
+
 /// How far the angle turns for one position: whole turns and a fraction in units of 2^-128 turns, two's complement
 /// together.
 struct turn_rate {
@@ -116,6 +122,103 @@ HEADWAVE_INLINE constexpr std::uint64_t phase_at(const wide_position& position, 
 
 inline namespace HEADWAVE_ABI {
 
+/// a / b by long division; b is not zero.
+inline wide_float divide(wide_float a, wide_float b) {
+  if (a.mantissa == 0) {
+    return {0, 0};
+  }
+  const bool smaller = a.mantissa < b.mantissa;
+  uint128 rest = smaller ? a.mantissa - (b.mantissa - a.mantissa) : a.mantissa - b.mantissa;
+  uint128 quotient = 1;
+  for (int bit = 0; bit < 127; ++bit) {
+    const bool overflows = rest >> 127;
+    rest <<= 1;
+    const bool fits = overflows || rest >= b.mantissa;
+    rest -= fits ? b.mantissa : 0;
+    quotient = quotient << 1 | static_cast<uint128>(fits);
+  }
+  return {quotient, a.exponent - b.exponent - smaller};
+}
+
+inline bool less(wide_float a, wide_float b) {
+  if (a.mantissa == 0 || b.mantissa == 0) {
+    return a.mantissa < b.mantissa;
+  }
+  return a.exponent != b.exponent ? a.exponent < b.exponent : a.mantissa < b.mantissa;
+}
+
+/// A number whose top bit may not be set.
+inline wide_float normalized(uint128 mantissa, int exponent) {
+  while (mantissa != 0 && !(mantissa >> 127)) {
+    mantissa <<= 1;
+    --exponent;
+  }
+  return {mantissa, mantissa ? exponent : 0};
+}
+
+inline uint128 shifted_right(uint128 x, int bits) {
+  return bits < 128 ? x >> bits : 0;
+}
+
+inline wide_float add(wide_float a, wide_float b) {
+  if (a.mantissa == 0 || b.mantissa == 0) {
+    return a.mantissa ? a : b;
+  }
+  const wide_float larger = less(a, b) ? b : a, smaller = less(a, b) ? a : b;
+  const uint128 sum = larger.mantissa + shifted_right(smaller.mantissa, larger.exponent - smaller.exponent);
+  return sum < larger.mantissa ? wide_float{sum >> 1 | static_cast<uint128>(1) << 127, larger.exponent + 1}
+                               : wide_float{sum, larger.exponent};
+}
+
+/// a - b, and zero where b is larger.
+inline wide_float subtract(wide_float a, wide_float b) {
+  if (b.mantissa == 0 || !less(b, a)) {
+    return b.mantissa == 0 ? a : wide_float{0, 0};
+  }
+  return normalized(a.mantissa - shifted_right(b.mantissa, a.exponent - b.exponent), a.exponent);
+}
+
+/// The largest whole number that is not larger.
+inline wide_float floor_of(wide_float x) {
+  if (x.mantissa == 0 || x.exponent < 0) {
+    return {0, 0};
+  }
+  return x.exponent < 127 ? wide_float{x.mantissa >> (127 - x.exponent) << (127 - x.exponent), x.exponent} : x;
+}
+
+/// A natural number, exactly.
+inline wide_float whole_number(std::uint64_t n) {
+  return normalized(n, 127);
+}
+
+/// The nearest double; zero below 2^-895.
+inline double narrowed(wide_float x) {
+  if (x.mantissa == 0 || x.exponent < -895) {
+    return 0;
+  }
+  return static_cast<double>(x.mantissa) *
+         from_bits<double>(static_cast<std::uint64_t>(x.exponent - 127 + 1023) << mantissa_bits<double>);
+}
+
+/// A rate of so many turns.
+inline turn_rate fixed_point(wide_float turns, bool negative) {
+  turn_rate fixed{0, 0};
+  if (turns.mantissa != 0 && turns.exponent < 64) {
+    const int shift = turns.exponent + 1;  // binary places left of the point
+    if (shift > 0) {
+      fixed.whole = static_cast<std::uint64_t>(turns.mantissa >> (128 - shift));
+      fixed.fraction = turns.mantissa << shift;
+    } else if (shift > -128) {
+      fixed.fraction = turns.mantissa >> -shift;
+    }
+  }
+  if (negative) {
+    fixed.whole = ~fixed.whole + (fixed.fraction == 0);
+    fixed.fraction = ~fixed.fraction + 1;
+  }
+  return fixed;
+}
+
 /// log2 of a positive finite number: a whole part and a fraction in units of 2^-128, by repeated squaring.
 struct wide_log {
   std::int64_t whole;
@@ -132,9 +235,18 @@ inline wide_log log2_of(wide_float x) {
   return result;
 }
 
+/// A logarithm that is not negative, as a number.
+inline wide_float number_of(const wide_log& log) {
+  wide_float result = normalized(log.fraction, -1);
+  if (log.whole > 0) {
+    result = add(result, whole_number(static_cast<std::uint64_t>(log.whole)));
+  }
+  return result;
+}
+
 /// base^(-2 / denominator), to about 125 bits: the ratio of neighbouring frequencies.
-inline wide_float frequency_ratio(double base, std::uint64_t denominator) {
-  const wide_log log = log2_of(widen(base));
+inline wide_float frequency_ratio(wide_float base, std::uint64_t denominator) {
+  const wide_log log = log2_of(base);
   // 2 log2(base) / denominator by long division, 64 bits at a time; whole rounds towards minus infinity.
   const std::int64_t doubled = 2 * log.whole + static_cast<std::int64_t>(log.fraction >> 127);
   const auto divisor = static_cast<std::int64_t>(denominator);
@@ -152,9 +264,8 @@ inline wide_float frequency_ratio(double base, std::uint64_t denominator) {
     return {static_cast<uint128>(1) << 127, static_cast<int>(-whole)};
   }
   // 2^-(whole + exponent) = 2^(-whole - 1) * 2^(1 - exponent), the last factor by the series of e^(x ln 2).
-  constexpr uint128 ln2 = (static_cast<uint128>(0xb17217f7d1cf79abu) << 64) | 0xc9e3b39803f2f6afu;
   constexpr uint128 one = static_cast<uint128>(1) << 127;
-  const uint128 x = multiply_high(~exponent + 1, ln2);
+  const uint128 x = multiply_high(~exponent + 1, ln_2.mantissa);
   uint128 sum = one;
   for (unsigned term = 34; term > 0; --term) {
     sum = one + multiply_high(x, sum) / term;
@@ -165,25 +276,10 @@ inline wide_float frequency_ratio(double base, std::uint64_t denominator) {
 /// rates[i] = scale * base^(-2 i / denominator) / (2 pi) for i = 0 .. count-1.
 /// One product of 128-bit integers for each: its relative error grows by 2^-126 a step.
 inline void fill_turn_rates(turn_rate* rates, std::size_t count, double base, std::uint64_t denominator, double scale) {
-  constexpr wide_float inverse_turn{(static_cast<uint128>(0xa2f9836e4e441529u) << 64) | 0xfc2757d1f534ddc0u, -3};
-  const wide_float ratio = count > 1 ? frequency_ratio(base, denominator) : wide_float{};
-  wide_float rate = multiply(widen(scale), inverse_turn);
+  const wide_float ratio = count > 1 ? frequency_ratio(widen(base), denominator) : wide_float{};
+  wide_float rate = multiply(widen(scale), turns_per_radian);
   for (std::size_t i = 0; i < count; ++i) {
-    turn_rate fixed{0, 0};
-    if (rate.mantissa != 0 && rate.exponent < 64) {
-      const int shift = rate.exponent + 1;  // binary places left of the point
-      if (shift > 0) {
-        fixed.whole = static_cast<std::uint64_t>(rate.mantissa >> (128 - shift));
-        fixed.fraction = rate.mantissa << shift;
-      } else if (shift > -128) {
-        fixed.fraction = rate.mantissa >> -shift;
-      }
-    }
-    if (bits_of(scale) >> 63) {
-      fixed.whole = ~fixed.whole + (fixed.fraction == 0);
-      fixed.fraction = ~fixed.fraction + 1;
-    }
-    rates[i] = fixed;
+    rates[i] = fixed_point(rate, bits_of(scale) >> 63);
     rate = multiply(rate, ratio);
   }
 }

@@ -3,6 +3,7 @@
 // clang-format off
 #include <headwave/detail/kernels/gemm.inl>
 #include <headwave/detail/kernels/sinusoid.inl>
+#include <headwave/detail/kernels/rotary.inl>
 #include <headwave/detail/kernels/softmax.inl>
 #include <headwave/detail/kernels/stored.inl>
 #include <headwave/detail/kernels/rule.inl>

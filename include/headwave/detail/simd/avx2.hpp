@@ -181,6 +181,12 @@ HEADWAVE_INLINE vec<double> copy_sign(vec<double> magnitude, vec<double> sign_of
   return {_mm256_or_pd(_mm256_andnot_pd(sign, magnitude.low), _mm256_and_pd(sign, sign_of.low)),
           _mm256_or_pd(_mm256_andnot_pd(sign, magnitude.high), _mm256_and_pd(sign, sign_of.high))};
 }
+HEADWAVE_INLINE vec<float> swap_neighbours(vec<float> v) {
+  return {_mm256_permute_ps(v.low, 0xb1), _mm256_permute_ps(v.high, 0xb1)};
+}
+HEADWAVE_INLINE vec<double> swap_neighbours(vec<double> v) {
+  return {_mm256_permute_pd(v.low, 0x5), _mm256_permute_pd(v.high, 0x5)};
+}
 
 // ---- exponents
 HEADWAVE_INLINE vec<float> round_to_nearest(vec<float> v) {

@@ -187,6 +187,12 @@ HEADWAVE_INLINE vec<double> copy_sign(vec<double> magnitude, vec<double> sign_of
   const __m512d sign = _mm512_set1_pd(-0.0);
   return {_mm512_or_pd(_mm512_andnot_pd(sign, magnitude.all), _mm512_and_pd(sign, sign_of.all))};
 }
+HEADWAVE_INLINE vec<float> swap_neighbours(vec<float> v) {
+  return {_mm512_permute_ps(v.all, 0xb1)};
+}
+HEADWAVE_INLINE vec<double> swap_neighbours(vec<double> v) {
+  return {_mm512_permute_pd(v.all, 0x55)};
+}
 
 // ---- exponents
 HEADWAVE_INLINE vec<float> round_to_nearest(vec<float> v) {

@@ -138,6 +138,8 @@ HEADWAVE_PARTWISE(vec<float>, copy_sign, (vec<float> magnitude, vec<float> sign_
                   vbslq_f32(vdupq_n_u32(sign_bit<float>), sign_of.part[i], magnitude.part[i]))
 HEADWAVE_PARTWISE(vec<double>, copy_sign, (vec<double> magnitude, vec<double> sign_of),
                   vbslq_f64(vdupq_n_u64(sign_bit<double>), sign_of.part[i], magnitude.part[i]))
+HEADWAVE_PARTWISE(vec<float>, swap_neighbours, (vec<float> v), vrev64q_f32(v.part[i]))
+HEADWAVE_PARTWISE(vec<double>, swap_neighbours, (vec<double> v), vextq_f64(v.part[i], v.part[i], 1))
 
 // ---- exponents
 HEADWAVE_PARTWISE(vec<float>, round_to_nearest, (vec<float> v), vrndnq_f32(v.part[i]))

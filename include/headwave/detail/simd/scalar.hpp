@@ -96,6 +96,17 @@ HEADWAVE_PARTWISE(vec, absolute, (vec<T> v), part_of_bits<T>(bits_of_part(v.part
 HEADWAVE_PARTWISE(vec, copy_sign, (vec<T> magnitude, vec<T> sign_of),
                   part_of_bits<T>((bits_of_part(magnitude.part[i]) & ~sign_bit<T>) |
                                   (bits_of_part(sign_of.part[i]) & sign_bit<T>)))
+// Lanes 1, 0, 3, 2, ...
+template <class T>
+HEADWAVE_INLINE vec<T> swap_neighbours(vec<T> v) {
+  vec<T> result;
+  for (int i = 0; i < 4; ++i) {
+    for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
+      result.part[i][lane] = v.part[i][lane ^ 1];
+    }
+  }
+  return result;
+}
 
 // ---- exponents
 // To an integer; for |x| past 2^21 or NaN the result is of no use to any caller.
