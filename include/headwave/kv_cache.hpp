@@ -208,8 +208,8 @@ attention_shape check_cache_call(const char* function, const std::array<std::siz
   const kv_cache_options& o = cache.shape;
   std::int64_t longest = 0;
   for (std::size_t b = 0; b < o.batch; ++b) {
-    const std::int64_t more =
-        appended > 0 && b < options.query_lengths.size() ? options.query_lengths[b] : static_cast<std::int64_t>(appended);
+    const std::int64_t more = appended > 0 && b < options.query_lengths.size() ? options.query_lengths[b]
+                                                                               : static_cast<std::int64_t>(appended);
     longest = cache.length(b) + more > longest ? cache.length(b) + more : longest;
   }
   const auto length = static_cast<std::size_t>(longest);

@@ -48,7 +48,8 @@ layer_inputs<T> project_inputs(scratch_frame& frame, const tensor_view<const T, 
                                const packed_layer<T>& layer, const executor_ref& executor) {
   const auto columns = [&](const tensor_view<const T, 3>& x, std::size_t row, std::size_t width) {
     const std::size_t rows = checked_product(layer_name, x.extent(0), x.extent(1));
-    return layer_columns<T>{frame.take<T>(checked_product(layer_name, rows, row)), x.extent(0), x.extent(1), row, width};
+    return layer_columns<T>{frame.take<T>(checked_product(layer_name, rows, row)), x.extent(0), x.extent(1), row,
+                            width};
   };
   const std::size_t q = padded_columns<T>(layer.query_width()), kv = padded_columns<T>(layer.key_width());
   const std::size_t gate = padded_columns<T>(layer.gate_width());
@@ -85,8 +86,7 @@ layer_inputs<T> project_inputs(scratch_frame& frame, const tensor_view<const T, 
 template <class T, class RowTask>
 void for_each_row(const layer_columns<T>& x, const executor_ref& executor, const RowTask& row_task) {
   // An element takes as long as some ten operations.
-  const double cost =
-      10 * static_cast<double>(x.batch) * static_cast<double>(x.length) * static_cast<double>(x.width);
+  const double cost = 10 * static_cast<double>(x.batch) * static_cast<double>(x.length) * static_cast<double>(x.width);
   const index wanted = wanted_tasks(executor, cost);
   const index rows = static_cast<index>(x.batch * x.length), tasks = wanted < rows ? wanted : rows;
   run_tasks(executor, wanted, tasks, [&](index task) {
@@ -162,12 +162,12 @@ void place_inputs(const layer_inputs<T>& inputs, const packed_layer<T>& layer, c
     layer.rotary.apply(keys, positions(k_positions, {inputs.key.length}), options.executor);
     return;
   }
-  const std::int64_t start = options.query_start
-                                 ? *options.query_start
-                                 : static_cast<std::int64_t>(inputs.key.length) - static_cast<std::int64_t>(inputs.query.length);
-  layer.rotary.apply(queries,
-                     options.query_starts.data() ? rotary_positions::starts(options.query_starts) : rotary_positions(start),
-                     options.executor);
+  const std::int64_t start = options.query_start ? *options.query_start
+                                                 : static_cast<std::int64_t>(inputs.key.length) -
+                                                       static_cast<std::int64_t>(inputs.query.length);
+  layer.rotary.apply(
+      queries, options.query_starts.data() ? rotary_positions::starts(options.query_starts) : rotary_positions(start),
+      options.executor);
   layer.rotary.apply(keys, 0, options.executor);
 }
 
@@ -182,15 +182,15 @@ void finish_layer(const tensor_view<T, 3>& out, const layer_columns<T>& joined, 
 }
 
 template <class T>
-layer_columns<T> joined_heads(scratch_frame& frame, const tensor_view<const T, 3>& query, const packed_layer<T>& layer) {
+layer_columns<T> joined_heads(scratch_frame& frame, const tensor_view<const T, 3>& query,
+                              const packed_layer<T>& layer) {
   const std::size_t width = layer.query_width(), rows = checked_product(layer_name, query.extent(0), query.extent(1));
   return {frame.take<T>(checked_product(layer_name, rows, width)), query.extent(0), query.extent(1), width, width};
 }
 
 template <class T>
-void check_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& query,
-                 const tensor_view<const T, 3>& key, const tensor_view<const T, 3>& value,
-                 const packed_layer<T>& layer) {
+void check_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& query, const tensor_view<const T, 3>& key,
+                 const tensor_view<const T, 3>& value, const packed_layer<T>& layer) {
   const multi_head_attention_options& o = layer.shape;
   const auto require = [&](bool holds, const char* rule) {
     if (!holds) {
@@ -262,10 +262,10 @@ void apply_layer_to_cache(const tensor_view<T, 3>& out, const tensor_view<const 
     options.query_starts = {starts, c.batch};
   }
   if (o.rotary) {
-    layer.rotary.apply(queries,
-                       options.query_start ? rotary_positions(*options.query_start)
-                                           : rotary_positions::starts(options.query_starts),
-                       options.executor);
+    layer.rotary.apply(
+        queries,
+        options.query_start ? rotary_positions(*options.query_start) : rotary_positions::starts(options.query_starts),
+        options.executor);
     layer.rotary.apply(keys, rotary_positions::starts({starts, c.batch}), options.executor);
   }
   cache.append(keys, inputs.value.by_heads(o.kv_heads), options.query_lengths);
@@ -336,8 +336,8 @@ class multi_head_attention {
 
   /// Self-attention of new tokens x [batch, length, d_model] to themselves and all that the cache holds: their keys and
   /// values are appended, then attended to; give causal with more than one. The rows of sample b stand at what was its
-  /// length; of a sample with fewer new tokens, only the first query_lengths[b] are appended. Errors: a cache of another
-  /// shape, or full; then it is as before.
+  /// length; of a sample with fewer new tokens, only the first query_lengths[b] are appended. Errors: a cache of
+  /// another shape, or full; then it is as before.
   template <class Out, class X, class Stored, score_rule<T>... Rules>
     requires(output_like<Out, 3> && tensor_like<const X, 3>)
   HEADWAVE_INLINE void apply_into(Out&& out, const X& x, kv_cache<T, Stored>& cache,

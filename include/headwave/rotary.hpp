@@ -496,7 +496,7 @@ void rotate(const tensor_view<T, 4>& q, const rotary_tables& tables, const posit
   check_rotation(q, tables, positions);
   const auto batch = static_cast<index>(q.extent(0)), length = static_cast<index>(q.extent(1));
   const auto heads = static_cast<index>(q.extent(2));
-  if (batch == 0 || length == 0 || heads == 0) {
+  if (batch == 0 || length == 0 || heads == 0 || tables.pairs == 0) {
     return;
   }
   const index runs = positions.per_sample ? batch : 1, tokens = runs * length;
@@ -555,6 +555,8 @@ inline double yarn_magnitude(double factor, double mscale = 1) {
 /// A rotary embedding: the options' frequencies, computed once. Calls are const and may run at the same time.
 class rotary_embedding {
  public:
+  /// Rotates nothing.
+  HEADWAVE_INLINE rotary_embedding() = default;
   /// Errors: rotary_dim zero or odd; numbers that are not finite, or not positive where they have to be; sections, or
   /// lists of frequencies and factors, that do not add up to rotary_dim / 2; a scaling beside frequencies.
   HEADWAVE_INLINE explicit rotary_embedding(const rotary_options& options)
@@ -611,9 +613,9 @@ class rotary_embedding {
   tensor<detail::turn_rate, 1> rates_;
   tensor<double, 1> turns_;
   tensor<unsigned char, 1> axes_;
-  std::size_t axis_count_, first_channel_;
-  channel_layout layout_;
-  double magnitude_;
+  std::size_t axis_count_ = 1, first_channel_ = 0;
+  channel_layout layout_ = channel_layout::interleaved;
+  double magnitude_ = 1;
 };
 
 }  // namespace headwave

@@ -14,10 +14,16 @@ namespace detail {
 
 /// The matrices of a layer, and its vectors, in the order in which they are packed.
 enum layer_matrix : std::size_t { query_matrix, key_matrix, value_matrix, gate_matrix, output_matrix, layer_matrices };
-enum layer_vector : std::size_t { bias_k_vector = layer_matrices, bias_v_vector, q_norm_vector, k_norm_vector, layer_vectors };
+enum layer_vector : std::size_t {
+  bias_k_vector = layer_matrices,
+  bias_v_vector,
+  q_norm_vector,
+  k_norm_vector,
+  layer_vectors
+};
 
-/// A layer's packed parameters: the panels of all matrices, then their biases, then the other vectors. Where q, k, v and
-/// the gate read the same number of channels, their panels and biases follow each other like those of one matrix.
+/// A layer's packed parameters: the panels of all matrices, then their biases, then the other vectors. Where q, k, v
+/// and the gate read the same number of channels, their panels and biases follow each other like those of one matrix.
 template <class T>
 struct packed_layer {
   static constexpr std::size_t absent = static_cast<std::size_t>(-1);
@@ -165,15 +171,9 @@ void pack_layer(packed_layer<T>& layer, multi_head_attention_weights<T> w) {
   const auto in_proj_bias = [&](std::size_t first, std::size_t count) {
     return layer.shape.bias ? w.in_proj_bias.slice(0, first, count) : w.in_proj_bias;
   };
-  const tensor_view<const T, 1> vectors[] = {in_proj_bias(0, q),
-                                             in_proj_bias(q, kv),
-                                             in_proj_bias(q + kv, kv),
-                                             w.gate_proj_bias,
-                                             w.out_proj_bias,
-                                             w.bias_k,
-                                             w.bias_v,
-                                             w.q_norm_weight,
-                                             w.k_norm_weight};
+  const tensor_view<const T, 1> vectors[] = {in_proj_bias(0, q), in_proj_bias(q, kv), in_proj_bias(q + kv, kv),
+                                             w.gate_proj_bias,   w.out_proj_bias,     w.bias_k,
+                                             w.bias_v,           w.q_norm_weight,     w.k_norm_weight};
   std::size_t size = 0;
   for (const auto& matrix : matrices) {
     size += packed_size<T>(layer_name, matrix.extent(0), matrix.extent(1));
@@ -222,8 +222,12 @@ void init_layer(packed_layer<T>& layer, std::uint64_t seed) {
     }
     return weight;
   };
-  const tensor<T, 2> weights[] = {glorot(q, o.d_model), glorot(kv, o.key_dim), glorot(kv, o.value_dim),
-                                  glorot(o.d_model, q), glorot(kv, 1),         glorot(kv, 1),
+  const tensor<T, 2> weights[] = {glorot(q, o.d_model),
+                                  glorot(kv, o.key_dim),
+                                  glorot(kv, o.value_dim),
+                                  glorot(o.d_model, q),
+                                  glorot(kv, 1),
+                                  glorot(kv, 1),
                                   glorot(layer.gate_width(), o.d_model)};
   const tensor<T, 1> zeros({q + 2 * kv > o.d_model ? q + 2 * kv : o.d_model});
   tensor<T, 1> ones({o.head_dim}, uninitialized);
