@@ -310,6 +310,9 @@ HEADWAVE_INLINE vec<std::uint64_t> bit_or(vec<std::uint64_t> a, vec<std::uint64_
 HEADWAVE_INLINE vec<std::uint64_t> bit_xor(vec<std::uint64_t> a, vec<std::uint64_t> b) {
   return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)};
 }
+HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std::uint64_t> b) {
+  return {_mm256_mul_epu32(a.low, b.low), _mm256_mul_epu32(a.high, b.high)};
+}
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
   return {_mm256_slli_epi64(v.low, Bits), _mm256_slli_epi64(v.high, Bits)};

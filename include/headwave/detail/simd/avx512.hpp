@@ -298,6 +298,9 @@ HEADWAVE_INLINE vec<std::uint64_t> bit_or(vec<std::uint64_t> a, vec<std::uint64_
 HEADWAVE_INLINE vec<std::uint64_t> bit_xor(vec<std::uint64_t> a, vec<std::uint64_t> b) {
   return {_mm512_xor_si512(a.all, b.all)};
 }
+HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std::uint64_t> b) {
+  return {_mm512_mul_epu32(a.all, b.all)};
+}
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
   return {_mm512_slli_epi64(v.all, Bits)};

@@ -242,6 +242,8 @@ HEADWAVE_PARTWISE(vec<std::uint64_t>, bit_or, (vec<std::uint64_t> a, vec<std::ui
                   vorrq_u64(a.part[i], b.part[i]))
 HEADWAVE_PARTWISE(vec<std::uint64_t>, bit_xor, (vec<std::uint64_t> a, vec<std::uint64_t> b),
                   veorq_u64(a.part[i], b.part[i]))
+HEADWAVE_PARTWISE(vec<std::uint64_t>, multiply_lower, (vec<std::uint64_t> a, vec<std::uint64_t> b),
+                  vmull_u32(vmovn_u64(a.part[i]), vmovn_u64(b.part[i])))
 template <int Bits>
 HEADWAVE_PARTWISE(vec<std::uint64_t>, shift_left, (vec<std::uint64_t> v), vshlq_n_u64(v.part[i], Bits))
 template <int Bits>

@@ -195,6 +195,13 @@ HEADWAVE_PARTWISE(vec, keep, (lane_mask<T> mask, vec<T> v), part_of_bits<T>(bits
 HEADWAVE_PARTWISE(vec, bit_and, (vec<T> a, vec<T> b), a.part[i] & b.part[i])
 HEADWAVE_PARTWISE(vec, bit_or, (vec<T> a, vec<T> b), a.part[i] | b.part[i])
 HEADWAVE_PARTWISE(vec, bit_xor, (vec<T> a, vec<T> b), a.part[i] ^ b.part[i])
+/// The products of the lower 32 bits.
+HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std::uint64_t> b) {
+  for (int i = 0; i < 4; ++i) {
+    a.part[i] = (a.part[i] & 0xffffffff) * (b.part[i] & 0xffffffff);
+  }
+  return a;
+}
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
   for (int i = 0; i < 4; ++i) {
