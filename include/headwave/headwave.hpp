@@ -7,6 +7,7 @@
 #include <headwave/config.hpp>
 #include <headwave/error.hpp>
 #include <headwave/tensor.hpp>
+#include <headwave/numeric.hpp>
 #include <headwave/executor.hpp>
 #include <headwave/positional_encoding.hpp>
 #include <headwave/softmax.hpp>

@@ -4,6 +4,7 @@
 #include <headwave/detail/arguments.hpp>
 #include <headwave/detail/bits.hpp>
 #include <headwave/detail/target.hpp>
+#include <headwave/numeric.hpp>
 
 #include <cstdint>
 

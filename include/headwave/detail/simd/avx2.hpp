@@ -350,4 +350,41 @@ HEADWAVE_INLINE void store_pairs_rounded(float* p, vec<double> first, vec<double
   _mm_storeu_ps(p + 12, _mm_unpackhi_ps(high_first, high_second));
 }
 
+// ---- storage types and integers, as floats and back
+HEADWAVE_INLINE __m256 widen(__m128i bfloats) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bfloats), 16));
+}
+HEADWAVE_INLINE vec<float> load_converted(const bfloat16* p) {
+  return {widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+HEADWAVE_INLINE vec<float> load_converted(const float16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+HEADWAVE_INLINE vec<float> load_converted(const std::int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+// Each bfloat16 in the lower half of 32 bits.
+HEADWAVE_INLINE __m256i round_to_bfloat(__m256 v) {
+  const __m256i bits = _mm256_castps_si256(v), upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i below_half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, below_half), 16);
+  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000)));
+}
+HEADWAVE_INLINE void store_converted(bfloat16* p, vec<float> v) {
+  // Packing goes by halves of registers: four of v.low, four of v.high, and again.
+  const __m256i packed = _mm256_packus_epi32(round_to_bfloat(v.low), round_to_bfloat(v.high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+HEADWAVE_INLINE void store_converted(float16* p, vec<float> v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v.low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(v.high, _MM_FROUND_TO_NEAREST_INT));
+}
+
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER

@@ -332,6 +332,33 @@ HEADWAVE_INLINE void store_pairs_rounded(float* p, vec<double> first, vec<double
   _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(even, odd, 0x31));
 }
 
+// ---- storage types and integers, as floats and back
+HEADWAVE_INLINE vec<float> load_converted(const bfloat16* p) {
+  const __m512i upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(upper, 16))};
+}
+HEADWAVE_INLINE vec<float> load_converted(const float16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+HEADWAVE_INLINE vec<float> load_converted(const std::int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+HEADWAVE_INLINE void store_converted(bfloat16* p, vec<float> v) {
+  const __m512i bits = _mm512_castps_si512(v.all), upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i below_half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, below_half), 16);
+  const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+  const __mmask16 is_nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet)));
+}
+HEADWAVE_INLINE void store_converted(float16* p, vec<float> v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(v.all, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
 
 #if !defined(__clang__)

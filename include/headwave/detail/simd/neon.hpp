@@ -274,6 +274,36 @@ HEADWAVE_INLINE void store_pairs_rounded(float* p, vec<double> first, vec<double
   }
 }
 
+// ---- storage types and integers, as floats and back
+HEADWAVE_PARTWISE(vec<float>, load_converted, (const bfloat16* p),
+                  vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p[4 * i].bits), 16)))
+HEADWAVE_PARTWISE(vec<float>, load_converted, (const float16* p),
+                  vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p[4 * i].bits))))
+HEADWAVE_INLINE vec<float> load_converted(const std::int8_t* p) {
+  const int8x16_t bytes = vld1q_s8(p);
+  const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+  return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+           vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+HEADWAVE_INLINE void store_converted(bfloat16* p, vec<float> v) {
+  HEADWAVE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v.part[i]), upper = vshrq_n_u32(bits, 16);
+    const uint32x4_t below_half = vaddq_u32(vandq_u32(upper, vdupq_n_u32(1)), vdupq_n_u32(0x7fff));
+    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(bits, below_half), 16);
+    const uint32x4_t quiet = vorrq_u32(upper, vdupq_n_u32(0x40));
+    const uint32x4_t magnitude = vandq_u32(bits, vdupq_n_u32(0x7fffffff));
+    const uint32x4_t is_nan = vcgtq_u32(magnitude, vdupq_n_u32(0x7f800000));
+    vst1_u16(&p[4 * i].bits, vmovn_u32(vbslq_u32(is_nan, quiet, rounded)));
+  }
+}
+HEADWAVE_INLINE void store_converted(float16* p, vec<float> v) {
+  HEADWAVE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    vst1_u16(&p[4 * i].bits, vreinterpret_u16_f16(vcvt_f16_f32(v.part[i])));
+  }
+}
+
 #undef HEADWAVE_PARTWISE
 
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER

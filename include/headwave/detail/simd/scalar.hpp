@@ -227,6 +227,31 @@ HEADWAVE_INLINE void store_pairs_rounded(T* p, vec<double> first, vec<double> se
   }
 }
 
+// ---- 16 numbers of a storage type (numeric.hpp, which says how they are rounded), or 16 integers, as floats and back
+template <int ExponentBits>
+HEADWAVE_INLINE vec<float> load_converted(const storage_float<ExponentBits>* p) {
+  float lane[16];
+  for (int i = 0; i < 16; ++i) {
+    lane[i] = static_cast<float>(p[i]);
+  }
+  return load(lane);
+}
+HEADWAVE_INLINE vec<float> load_converted(const std::int8_t* p) {
+  float lane[16];
+  for (int i = 0; i < 16; ++i) {
+    lane[i] = static_cast<float>(p[i]);
+  }
+  return load(lane);
+}
+template <int ExponentBits>
+HEADWAVE_INLINE void store_converted(storage_float<ExponentBits>* p, vec<float> v) {
+  float lane[16];
+  store(lane, v);
+  for (int i = 0; i < 16; ++i) {
+    p[i] = storage_float<ExponentBits>(lane[i]);
+  }
+}
+
 #undef HEADWAVE_PARTWISE
 
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
