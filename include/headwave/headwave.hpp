@@ -10,6 +10,7 @@
 #include <headwave/numeric.hpp>
 #include <headwave/executor.hpp>
 #include <headwave/positional_encoding.hpp>
+#include <headwave/relative_position.hpp>
 #include <headwave/softmax.hpp>
 #include <headwave/attention.hpp>
 #include <headwave/linear.hpp>
