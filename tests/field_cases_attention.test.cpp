@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <headwave/attention.hpp>
+#include <headwave/relative_position.hpp>
 
 #include "support/attention_check.hpp"
 #include "support/catch.hpp"
@@ -274,6 +275,22 @@ TEMPLATE_TEST_CASE("the soft cap comes before bias and masks", "[B21]", float, d
   const auto ten = tensor_of<TestType>({1}, {10});
   one_head<TestType>({3}, {1}, {1}, {.scale = 1, .softcap = 2, .bias = ten, .lse = lse});
   CHECK(within(lse, {11.81029650729}, 1e-11 + 12 * few_ulps<TestType>) == "");
+}
+
+TEMPLATE_TEST_CASE("slopes of linear biases for numbers of heads that are no powers of two", "[B22]", float, double) {
+  // As exponents of 2.
+  const std::vector<std::vector<double>> exponents = {{-8},
+                                                      {-4, -8},
+                                                      {-2, -4, -6, -8, -1, -3},
+                                                      {-1, -2, -3, -4, -5, -6, -7, -8},
+                                                      {-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5}};
+  for (const std::vector<double>& of_heads : exponents) {
+    std::vector<TestType> expected;
+    for (const double exponent : of_heads) {
+      expected.push_back(static_cast<TestType>(std::exp2(exponent)));
+    }
+    CHECK(flat(hw::alibi_slopes<TestType>(of_heads.size())) == expected);
+  }
 }
 
 TEMPLATE_TEST_CASE("the linear bias follows absolute positions, also in decoding", "[B22]", float, double) {

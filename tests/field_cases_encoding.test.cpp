@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <headwave/positional_encoding.hpp>
+#include <headwave/relative_position.hpp>
 
 #include "support/catch.hpp"
 #include "support/compare.hpp"
@@ -139,4 +140,23 @@ TEST_CASE("a row decoded alone has the bits of the same row of a long table", "[
   hw::add_sinusoidal_encoding(last, {.first_position = 9});
   hw::add_sinusoidal_encoding(hw::tensor_view<float, 3>(last.data(), {0, 1, 4}), {.first_position = 9});
   CHECK(same_bits(tokens.view().slice(1, 9, 1), last) == "");
+}
+
+TEST_CASE("buckets of relative positions: the logarithm's quotient is real, the last bucket the last", "[E02]") {
+  const std::vector<std::int64_t> positions = {-7, -8, -15, -63, -65, -90, -91, -128, -200, 7, 8, 128};
+  const std::vector<int> expected = {7, 8, 9, 13, 14, 14, 15, 15, 15, 23, 24, 31};
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    CAPTURE(positions[i]);
+    CHECK(hw::t5_bucket(positions[i]) == expected[i]);
+  }
+  for (std::int64_t distance = -1000; distance <= 1000; ++distance) {
+    const int bucket = hw::t5_bucket(distance);
+    CHECK((bucket >= 0 && bucket < 32 && (bucket >= 16) == (distance > 0)));
+  }
+  // The borders themselves, where a logarithm in float may fall short.
+  CHECK(hw::t5_bucket(-16) == 10);
+  CHECK(hw::t5_bucket(-32) == 12);
+  CHECK(hw::t5_bucket(-64) == 14);
+  CHECK(hw::t5_bucket(-99, {.max_distance = 100}) == 15);
+  CHECK(hw::t5_bucket(99, {.max_distance = 100}) == 31);
 }

@@ -6,6 +6,7 @@
 #include "support/random.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -253,4 +254,56 @@ TEMPLATE_TEST_CASE("doubles rounded as they are stored", "[operations]", float, 
             [&](std::size_t i) { return static_cast<T>(i % 2 ? b[i / 2] : a[i / 2]); });
   }
   CHECK(faults == "");
+}
+
+TEMPLATE_TEST_CASE("all numbers of 16 bits as they are loaded", "[operations]", hw::bfloat16, hw::float16) {
+  std::uint32_t wrong = 0;
+  for (std::uint32_t first = 0; first < 0x10000; first += 16) {
+    TestType from[16];
+    float to[16];
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      from[i] = TestType::from_bits(static_cast<std::uint16_t>(first + i));
+    }
+    HEADWAVE_DISPATCH(apply_load_converted<TestType>(to, from))
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      wrong += bits_of(to[i]) != bits_of(static_cast<float>(from[i]));
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEMPLATE_TEST_CASE("floats rounded to 16 bits as they are stored", "[operations]", hw::bfloat16, hw::float16) {
+  // Every upper half of a float, NaNs included, with lower halves around the ties of both formats.
+  const std::uint32_t lower[16] = {0x0000, 0x0001, 0x0fff, 0x1000, 0x1001, 0x2000, 0x2fff, 0x3000,
+                                   0x3001, 0x5000, 0x7fff, 0x8000, 0x8001, 0xb000, 0xf000, 0xffff};
+  std::uint32_t wrong = 0;
+  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+    float from[16];
+    TestType to[17] = {};
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      from[i] = std::bit_cast<float>(upper << 16 | lower[(i + upper) % 16]);
+    }
+    HEADWAVE_DISPATCH(apply_store_converted<TestType>(to, from))
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      wrong += to[i].bits != TestType(from[i]).bits;
+    }
+    wrong += to[16].bits;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("all bytes as they are loaded", "[operations]") {
+  std::uint32_t wrong = 0;
+  for (int first = -128; first < 128; first += 16) {
+    std::int8_t from[16];
+    float to[16];
+    for (int i = 0; i < 16; ++i) {
+      from[i] = static_cast<std::int8_t>(first + i);
+    }
+    HEADWAVE_DISPATCH(apply_load_converted<std::int8_t>(to, from))
+    for (int i = 0; i < 16; ++i) {
+      wrong += bits_of(to[i]) != bits_of(static_cast<float>(first + i));
+    }
+  }
+  CHECK(wrong == 0);
 }

@@ -7,9 +7,11 @@
 #include <headwave/config.hpp>
 #include <headwave/error.hpp>
 #include <headwave/tensor.hpp>
+#include <headwave/numeric.hpp>
 #include <headwave/executor.hpp>
 #include <headwave/positional_encoding.hpp>
 #include <headwave/rotary.hpp>
+#include <headwave/relative_position.hpp>
 #include <headwave/softmax.hpp>
 #include <headwave/score_rule.hpp>
 #include <headwave/masks.hpp>

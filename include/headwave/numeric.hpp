@@ -39,7 +39,7 @@ struct storage_float {
     if constexpr (sizeof(Number) == 4) {
       return widened<float>();
     } else {
-      return widened<double>();
+      return static_cast<Number>(widened<double>());
     }
   }
 

@@ -2,6 +2,7 @@
 // Compiled with -O3 -ffast-math, under which a comparison with infinity or NaN may be folded away. So the results are
 // looked at as bits.
 #include <headwave/attention.hpp>
+#include <headwave/numeric.hpp>
 
 #include <cfloat>
 #include <cstdint>
@@ -85,5 +86,14 @@ int main() {
     }
     expect(bits(lse(0, 0, 0)) == minus_infinity, "the log-sum-exp of nothing is -inf");
   }
+
+  // Numbers of 16 bits: NaN, infinity, and a subnormal one, which -ffast-math lets the processor take for zero.
+  expect(hw::float16(from_bits(quiet_nan)).bits == 0x7e00, "NaN as a float16");
+  expect(hw::bfloat16(from_bits(quiet_nan)).bits == 0x7fc0, "NaN as a bfloat16");
+  expect(hw::float16(from_bits(minus_infinity)).bits == 0xfc00, "-infinity as a float16");
+  expect(bits(static_cast<float>(hw::bfloat16::from_bits(0xff80))) == minus_infinity, "-infinity from a bfloat16");
+  expect(bits(static_cast<float>(hw::float16::from_bits(1))) == 0x33800000, "the smallest float16");
+  expect(hw::bfloat16(from_bits(0x00010000)).bits == 1, "the smallest bfloat16");
+  expect(!(hw::float16::from_bits(0x7e00) == hw::float16::from_bits(0x7e00)), "NaN equals nothing");
   return failures;
 }

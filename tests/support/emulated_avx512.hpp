@@ -36,6 +36,38 @@ HEDLEY_ALWAYS_INLINE static __mmask16 bytes_in_common(__m128i a, __m128i b) {
   return static_cast<__mmask16>(~_mm_movemask_epi8(none));
 }
 
+HEDLEY_ALWAYS_INLINE static __m512i both(__m256i low, __m256i high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+HEDLEY_ALWAYS_INLINE static __m512 both(__m256 low, __m256 high) {
+  return _mm512_castsi512_ps(both(_mm256_castps_si256(low), _mm256_castps_si256(high)));
+}
+HEDLEY_ALWAYS_INLINE static __m512i widen_bytes(__m128i v) {
+  return both(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)));
+}
+HEDLEY_ALWAYS_INLINE static __m512i widen_words(__m256i v) {
+  return both(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(v)), _mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
+}
+HEDLEY_ALWAYS_INLINE static __m512 widen_halves(__m256i v) {
+  return both(_mm256_cvtph_ps(_mm256_castsi256_si128(v)), _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)));
+}
+HEDLEY_ALWAYS_INLINE static __m256i to_halves(__m512 v) {
+  return _mm256_set_m128i(_mm256_cvtps_ph(upper_half(v), _MM_FROUND_TO_NEAREST_INT),
+                          _mm256_cvtps_ph(_mm512_castps512_ps256(v), _MM_FROUND_TO_NEAREST_INT));
+}
+HEDLEY_ALWAYS_INLINE static __m512 from_integer(__m512i v) {
+  return both(_mm256_cvtepi32_ps(_mm512_castsi512_si256(v)), _mm256_cvtepi32_ps(_mm512_extracti64x4_epi64(v, 1)));
+}
+HEDLEY_ALWAYS_INLINE static __m256i low_words(__m512i v) {
+  int from[16];
+  short to[16];
+  _mm512_storeu_si512(from, v);
+  for (int i = 0; i < 16; ++i) {
+    to[i] = static_cast<short>(from[i]);
+  }
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(to));
+}
+
 /// Quarters of a, a, b, b: each two bits of the selection name one.
 HEDLEY_ALWAYS_INLINE static __m512 quarters(__m512 a, __m512 b, int selection) {
   float from[2][16], to[16];
@@ -52,10 +84,22 @@ HEDLEY_ALWAYS_INLINE static __m512 quarters(__m512 a, __m512 b, int selection) {
 #undef _mm512_extractf32x8_ps
 #undef _mm512_cvtpd_ps
 #undef _mm512_cvtps_epi32
+#undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu16_epi32
+#undef _mm512_cvtph_ps
+#undef _mm512_cvtps_ph
+#undef _mm512_cvtepi32_ps
+#undef _mm512_cvtepi32_epi16
 #undef _mm_test_epi8_mask
 #undef _mm512_shuffle_f32x4
 #define _mm512_extractf32x8_ps(v, half) ((half) == 1 ? support::upper_half(v) : _mm512_castps512_ps256(v))
 #define _mm512_cvtpd_ps(v) support::to_float(v)
 #define _mm512_cvtps_epi32(v) support::to_integer(v)
+#define _mm512_cvtepi8_epi32(v) support::widen_bytes(v)
+#define _mm512_cvtepu16_epi32(v) support::widen_words(v)
+#define _mm512_cvtph_ps(v) support::widen_halves(v)
+#define _mm512_cvtps_ph(v, rounding) support::to_halves(v)
+#define _mm512_cvtepi32_ps(v) support::from_integer(v)
+#define _mm512_cvtepi32_epi16(v) support::low_words(v)
 #define _mm_test_epi8_mask(a, b) support::bytes_in_common(a, b)
 #define _mm512_shuffle_f32x4(a, b, selection) support::quarters(a, b, selection)

@@ -56,4 +56,15 @@ __attribute__((noinline)) void apply_roundings(const double* x, const double* y,
   store_pairs_rounded(r.store_pairs_rounded, load(x), load(y));
 }
 
+/// Numbers of a storage type become floats.
+template <class Small>
+__attribute__((noinline)) void apply_load_converted(float* to, const Small* from) {
+  store(to, load_converted(from));
+}
+/// And back.
+template <class Small>
+__attribute__((noinline)) void apply_store_converted(Small* to, const float* from) {
+  store_converted(to, load(from));
+}
+
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
