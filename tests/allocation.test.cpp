@@ -77,6 +77,12 @@ struct problem {
   std::vector<double> positions = std::vector<double>(90, 0.5);
   hw::tensor<T, 3> scores = random.tensor<T>({3, 50, 333}), probabilities = constant<T>({3, 50, 333}, 0);
 
+  hw::rotary_embedding rope{{.rotary_dim = 64, .layout = hw::channel_layout::halves}};
+  std::vector<std::size_t> sections{10, 11, 11};
+  hw::rotary_embedding multi_axis_rope{{.rotary_dim = 64, .sections = sections}};
+  hw::tensor<std::int64_t, 2> token_positions = hw::tensor<std::int64_t, 2>({2, 50});
+  hw::tensor<std::int64_t, 3> axis_positions = hw::tensor<std::int64_t, 3>({3, 2, 50});
+
   std::vector<named_call> calls;
 
   problem() {
@@ -122,6 +128,9 @@ struct problem {
         {"encoding of positions", [this] { hw::sinusoidal_encoding_into(encoding, positions); }},
         {"encoding of a grid", [this] { hw::sinusoidal_encoding_2d_into(grid); }},
         {"encoding in place", [this] { hw::add_sinusoidal_encoding(encoded); }},
+        {"rotation", [this] { rope.apply(q, 1000); }},
+        {"rotation back, positions of samples", [this] { rope.apply_inverse(q, token_positions); }},
+        {"rotation of multi-axis positions", [this] { multi_axis_rope.apply(q, axis_positions); }},
     };
   }
   problem(const problem&) = delete;

@@ -284,11 +284,34 @@ problems<T> layer_problems() {
 }
 
 template <class T>
+problems<T> rotary_problems() {
+  random_source random(5);
+  problems<T> list;
+  const auto x = std::make_shared<const hw::tensor<T, 4>>(random.tensor<T>({3, 181, 8, 100}));
+  for (const hw::channel_layout layout : {hw::channel_layout::interleaved, hw::channel_layout::halves}) {
+    const auto rope =
+        std::make_shared<const hw::rotary_embedding>(hw::rotary_options{.rotary_dim = 96, .layout = layout});
+    for (const bool per_sample : {false, true}) {
+      const std::string name = layout == hw::channel_layout::halves ? "rotation in halves" : "rotation of neighbours";
+      list.push_back({name + (per_sample ? ", starts" : ""), true, [=](const hw::executor_ref& executor) {
+                        window<T, 4> q(*x, {.gap = 3});
+                        const std::vector<std::int64_t> starts = {5, 1000, -7};
+                        rope->apply(q.view(), per_sample ? hw::rotary_positions::starts(starts) : 77, executor);
+                        std::vector<T> all = support::flat(q.view());
+                        all.push_back(T(q.intact()));
+                        return all;
+                      }});
+    }
+  }
+  return list;
+}
+
+template <class T>
 const problems<T>& all_problems() {
   static const problems<T> list = [] {
     problems<T> all;
     for (problems<T>& some : std::vector<problems<T>>{prefill_problems<T>(), decode_problems<T>(), linear_problems<T>(),
-                                                      layer_problems<T>()}) {
+                                                      layer_problems<T>(), rotary_problems<T>()}) {
       all.insert(all.end(), some.begin(), some.end());
     }
     return all;

@@ -5,9 +5,11 @@
 #include <headwave/isa.hpp>
 #include <headwave/multi_head_attention.hpp>
 #include <headwave/positional_encoding.hpp>
+#include <headwave/rotary.hpp>
 
 #include "support/catch.hpp"
 #include "support/oracle.hpp"
+#include "support/oracle_rotary.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -122,10 +124,35 @@ struct golden_options {
   golden_options(const golden_options&) = delete;
 };
 
+hw::channel_layout layout_of(const json& p) {
+  return p["layout"] == "halves" ? hw::channel_layout::halves : hw::channel_layout::interleaved;
+}
+
+hw::rotary_scaling scaling_of(const json& p) {
+  if (!p.contains("scaling")) {
+    return {};
+  }
+  const json& s = p["scaling"];
+  const double factor = s["factor"].get<double>();
+  const auto original_length = s.value("original_length", std::int64_t{0});
+  if (s["type"] == "linear") {
+    return hw::linear_scaling{factor};
+  }
+  if (s["type"] == "ntk") {
+    return hw::ntk_scaling{factor};
+  }
+  if (s["type"] == "llama3") {
+    return hw::llama3_scaling{factor, s["low_freq_factor"].get<double>(), s["high_freq_factor"].get<double>(),
+                              original_length};
+  }
+  CHECK(s["type"] == "yarn");
+  return hw::yarn_scaling{factor, original_length, s["beta_fast"].get<double>(), s["beta_slow"].get<double>()};
+}
+
 hw::encoding_options encoding_options_of(const json& p) {
   hw::encoding_options options;
   options.base = p.value("base", 10000.0);
-  options.layout = p["layout"] == "halves" ? hw::channel_layout::halves : hw::channel_layout::interleaved;
+  options.layout = layout_of(p);
   options.order = p.value("order", "sin_cos") == "cos_sin" ? hw::channel_order::cos_sin : hw::channel_order::sin_cos;
   options.odd = p.value("odd", "sin_last") == "zero_pad" ? hw::odd_channel::zero : hw::odd_channel::sine;
   options.frequency_shift = p.value("frequency_shift", 0);
@@ -173,6 +200,53 @@ TEMPLATE_TEST_CASE("golden sinusoidal encodings", "[golden][positional_encoding]
     }
   }
   CHECK(file.metadata().size() == 24);
+}
+
+TEMPLATE_TEST_CASE("golden rotary embeddings", "[golden][rotary]", float, double) {
+  const safetensors file = open("rotary");
+  for (const auto& [name, text] : file.metadata()) {
+    const golden_case c(file, name);
+    const json& p = c.parameters();
+    hw::rotary_options options = {.rotary_dim = p.value("rotary_dim", p["head_dim"].get<std::size_t>()),
+                                  .base = p["base"].get<double>(),
+                                  .layout = layout_of(p),
+                                  .scaling = scaling_of(p)};
+    const hw::rotary_embedding rope(options);
+    // The file's frequencies are doubles, of which the oracle computes with all digits.
+    oracle::rotation expected = {
+        .frequencies = oracle::plain_frequencies(options.rotary_dim, static_cast<oracle::real>(options.base)),
+        .layout = options.layout};
+    const auto frequencies = c.get<double, 1>("frequencies");
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+      expected.frequencies.radians[i] = static_cast<oracle::real>(frequencies(i));
+      CHECK(std::fabs(rope.frequency(i) - frequencies(i)) <= 1e-15 * frequencies(i));
+    }
+    expected.frequencies.magnitude = static_cast<oracle::real>(p.value("magnitude", 1.0));
+    CHECK(std::fabs(rope.magnitude() - p.value("magnitude", 1.0)) <= 3e-16);
+
+    const auto x = c.get<double, 3>("x"), out = c.get<double, 3>("out");
+    const auto positions = c.get<double, 1>("positions");
+    const std::vector<std::int64_t> places(positions.begin(), positions.end());
+    expected.position = [&](std::size_t, std::size_t, std::size_t token) { return places[token]; };
+    const support::extents<4> shape = {1, x.extent(0), x.extent(1), x.extent(2)};
+    oracle::estimate<4> bound =
+        oracle::rotated<TestType>(oracle::reshaped<4>(oracle::rounded<TestType>(x), shape), expected);
+    // The file's frequencies were rounded three times, which moves the angle by at most 131071 * 3 u.
+    const double largest =
+        *std::max_element(x.begin(), x.end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); });
+    for (oracle::real& error : bound.error) {
+      error += 2 * static_cast<oracle::real>(std::fabs(largest)) * expected.frequencies.magnitude * 131071 * 3 *
+               oracle::unit<double>;
+    }
+    hw::tensor<TestType, 4> q(shape);
+    std::copy(x.begin(), x.end(), q.begin());
+    rope.apply(q, places);
+    hw::tensor<double, 4> golden(shape);
+    std::copy(out.begin(), out.end(), golden.begin());
+    CAPTURE(name);
+    CHECK(within(q, reference<TestType, 4>(golden, bound)) == "");
+  }
+  CHECK(file.metadata().size() == 8);
 }
 
 TEMPLATE_TEST_CASE("golden attention", "[golden][attention]", float, double) {

@@ -3,6 +3,7 @@
 #include <headwave/isa.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/positional_encoding.hpp>
+#include <headwave/rotary.hpp>
 #include <headwave/softmax.hpp>
 
 #include "support/catch.hpp"
@@ -99,6 +100,21 @@ hw::tensor<T, 2> encoding(std::size_t channels) {
   return hw::sinusoidal_encoding<T>(50, channels, {.first_position = 1'000'003});
 }
 
+/// A token's channels in each layout, rotated by scaled frequencies: every set-up that takes logarithms.
+template <class T>
+hw::tensor<T, 4> rotation(std::size_t pairs, hw::channel_layout layout) {
+  random_source random(pairs);
+  const hw::rotary_scaling scalings[] = {hw::yarn_scaling{7, 3000}, hw::llama3_scaling{8, 1, 4, 8192},
+                                         hw::dynamic_ntk_scaling{3, 5000, 7777}};
+  auto x = numbers<T>(random, {3, 37, 2, 2 * pairs + 3});
+  for (std::size_t i = 0; i < 3; ++i) {
+    const hw::rotary_embedding rope(
+        {.rotary_dim = 2 * pairs, .base = 5e5, .layout = layout, .scaling = scalings[i], .first_channel = 1});
+    rope.apply(x.view().slice(0, i, 1), 1'000'003);
+  }
+  return x;
+}
+
 /// FNV-1a, 64 bits, of the elements' bytes from the lowest to the highest.
 template <class X>
 std::uint64_t hash_of(const X& x) {
@@ -180,6 +196,12 @@ TEST_CASE("results on all machines", "[tiers][bits]") {
       {"softmax<double>", hash_of(softmax<double>(77)), 0xb0d422d5c9ce11d8},
       {"encoding<float>", hash_of(encoding<float>(37)), 0x7de7973eb16b40d8},
       {"encoding<double>", hash_of(encoding<double>(37)), 0x4392a1777c76090a},
+      {"rotation<float>, halves", hash_of(rotation<float>(37, hw::channel_layout::halves)), 0x50585cc24d11c073},
+      {"rotation<double>, halves", hash_of(rotation<double>(37, hw::channel_layout::halves)), 0x4f7b4e70cd28ccee},
+      {"rotation<float>, interleaved", hash_of(rotation<float>(37, hw::channel_layout::interleaved)),
+       0x7a89c134153ae861},
+      {"rotation<double>, interleaved", hash_of(rotation<double>(37, hw::channel_layout::interleaved)),
+       0xfb75a147c1304d2d},
   };
   for (const auto& item : cases) {
     CAPTURE(item.name);
@@ -198,6 +220,8 @@ TEMPLATE_TEST_CASE("results on the tiers of this machine", "[tiers][bits]", floa
     CHECK(differences_between_tiers([=] { return projection<T>(size, 41 - size, 2 * size); }) == "");
     CHECK(differences_between_tiers([=] { return softmax<T>(3 * size); }) == "");
     CHECK(differences_between_tiers([=] { return encoding<T>(size); }) == "");
+    CHECK(differences_between_tiers([=] { return rotation<T>(size, hw::channel_layout::halves); }) == "");
+    CHECK(differences_between_tiers([=] { return rotation<T>(size, hw::channel_layout::interleaved); }) == "");
     CHECK(differences_between_tiers([=] { return decode<T>(17 * size, size); }) == "");
     for (const scores kind : {scores::plain, scores::causal, scores::bias, scores::everything}) {
       CHECK(differences_between_tiers([=] { return attention<T>(size, 13 * size, 41 - size, kind); }) == "");

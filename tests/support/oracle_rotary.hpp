@@ -122,7 +122,7 @@ struct rotation {
   hw::channel_layout layout = hw::channel_layout::interleaved;
   std::size_t first_channel = 0;
   bool inverse = false;
-  std::function<std::int64_t(std::size_t pair, std::size_t sample, std::size_t token)> position;
+  std::function<std::int64_t(std::size_t pair, std::size_t sample, std::size_t token)> position = {};
 };
 
 /// The error that m times a cosine or sine may have: what the kernel promises, of which half a unit in the last place
