@@ -378,7 +378,7 @@ struct attention_task {
   template <int Rows, int Panels>
   HEADWAVE_INLINE void score(index row, index tile_row, index key, const T* panel) const {
     tile<T, Rows, Panels> c;
-    multiply_blocks(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
+    multiply_blocks<packed_rows<T>>(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       HEADWAVE_UNROLL
@@ -406,8 +406,9 @@ struct attention_task {
       tile<T, Rows, Panels> c;
       clear(c);
       const index offset = range.first - task.block_first;
-      multiply_tile(c, task.scores(0) + offset, task.value_panels + channel * key_block + offset * lanes,
-                    key_block * lanes, range.last - range.first);
+      multiply_tile<packed_rows<T>>(c, task.scores(0) + offset,
+                                    task.value_panels + channel * key_block + offset * lanes, key_block * lanes,
+                                    range.last - range.first);
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
         HEADWAVE_UNROLL
