@@ -83,7 +83,7 @@ struct gemm_arguments {
   index rows, depth, columns;
 };
 
-/// Rows of A are packed in blocks of so many k, each packed_stride long: detail/kernels/gemm.inl.
+/// A tile of A lies in blocks of so many k: detail/kernels/gemm.inl.
 inline constexpr index depth_block = 256;
 
 /// So many products of a sum over k follow each other in one chain; the chains' results are added in order. A change of
@@ -101,17 +101,18 @@ HEADWAVE_INLINE index packed_rows_size(index count, index depth) {
   return count * packed_stride<T> * ((depth + depth_block - 1) / depth_block);
 }
 
-/// At most so many rows of A are packed at a time: they share the L2 cache with the panels that pass.
+/// At most so many rows of A are packed at a time, about 896 KiB: a panel is read from far away once for all of them, and
+/// they are read in order, which a cache beyond L2 can feed.
 template <class T>
 HEADWAVE_INLINE index gemm_block_rows(const gemm_arguments<T>& product) {
-  const index fitting = static_cast<index>(448 * 1024 / sizeof(T)) / (product.depth + 1);
-  return fitting < 48 ? 48 : fitting < 144 ? fitting : 144;
+  const index fitting = static_cast<index>(896 * 1024 / sizeof(T)) / (product.depth + 1);
+  return fitting < 48 ? 48 : fitting < 288 ? fitting : 288;
 }
 
 template <class T>
 HEADWAVE_INLINE index gemm_workspace(const gemm_arguments<T>& product) {
   const index rows = gemm_block_rows(product);
-  return packed_rows_size<T>(product.rows < rows ? product.rows : rows, product.depth);
+  return (product.rows < rows ? product.rows : rows) * product.depth;
 }
 
 /// A four-dimensional operand: data + b * batch + h * head + l * length + c * channel.

@@ -376,7 +376,7 @@ struct attention_task {
   template <int Rows, int Panels>
   HEADWAVE_INLINE void score(index row, index tile_row, index key, const T* panel) const {
     tile<T, Rows, Panels> c;
-    multiply_blocks(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
+    multiply_blocks<packed_rows<T>>(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       HEADWAVE_UNROLL
@@ -439,8 +439,9 @@ struct attention_task {
       clear(c);
       for (index i = 0; i < runs.count; ++i) {
         const index offset = runs.run[i].first - task.block_first;
-        multiply_tile(c, task.scores(0) + offset, task.value_panels + channel * key_block + offset * lanes,
-                      key_block * lanes, runs.run[i].last - runs.run[i].first);
+        multiply_tile<packed_rows<T>>(c, task.scores(0) + offset,
+                                      task.value_panels + channel * key_block + offset * lanes, key_block * lanes,
+                                      runs.run[i].last - runs.run[i].first);
       }
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {

@@ -192,8 +192,8 @@ struct decode_task {
       for (int i = 0; i < Rows * Panels; ++i) {
         c.at[i / Panels][i % Panels] = load(s + i / Panels * width + i % Panels * lanes);
       }
-      multiply_tile(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
-                    keys.last - keys.first, value_stride, by_reference{ahead});
+      multiply_tile<packed_rows<T>>(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
+                                    keys.last - keys.first, value_stride, by_reference{ahead});
       HEADWAVE_UNROLL
       for (int i = 0; i < Rows * Panels; ++i) {
         store(s + i / Panels * width + i % Panels * lanes, c.at[i / Panels][i % Panels]);

@@ -5,8 +5,10 @@
 // A packed matrix B[depth x columns] is cut into panels of one vec of columns each: panel p holds, for k = 0 ..
 // depth-1, the row B[k][p*lanes .. p*lanes + lanes-1]; the last panel is padded with zeros.
 //
-// Rows of A are packed in depth blocks, [block of depth_block][row][k], a row being packed_stride long, so that the
-// kernel's distance of two rows is a constant and rows do not share cache sets.
+// A tile of A lies in one of two ways. For a product with a matrix it is packed [k][row], the order in which the kernel
+// reads it: its rows come from the L2 cache, and one stream is fetched ahead of time where six are not. Queries and
+// powers stay in the L1 cache and are computed along k, so they are rows, in depth blocks: [block of
+// depth_block][row][k], a row being packed_stride long, so that rows do not share cache sets.
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
@@ -34,7 +36,17 @@ HEADWAVE_INLINE void clear(tile<T, Rows, Panels>& c) {
   }
 }
 
-template <class T, int Rows, int Panels>
+/// How a tile of A lies: rows row apart, k step apart.
+template <index Row, index Step>
+struct tile_layout {
+  static constexpr index row = Row, step = Step;
+};
+template <int Rows>
+using packed_tile = tile_layout<1, Rows>;
+template <class T>
+using packed_rows = tile_layout<packed_stride<T>, 1>;
+
+template <class Layout, class T, int Rows, int Panels>
 HEADWAVE_INLINE void multiply_step(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride) {
   vec<T> b[static_cast<std::size_t>(Panels)];
   HEADWAVE_UNROLL
@@ -43,7 +55,7 @@ HEADWAVE_INLINE void multiply_step(tile<T, Rows, Panels>& c, const T* a, const T
   }
   HEADWAVE_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    const vec<T> x = broadcast(a[r * packed_stride<T>]);
+    const vec<T> x = broadcast(a[r * Layout::row]);
     HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
       c.at[r][p] = multiply_add(x, b[p], c.at[r][p]);
@@ -56,31 +68,32 @@ struct nothing_ahead {
   HEADWAVE_INLINE void operator()() {}
 };
 
-/// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, within one depth block of packed rows. The rows
-/// of a panel lie panel_step apart; ahead() is called for each of them. Each element is one chain of FMAs in the order
-/// of k, so its bits do not depend on Rows, Panels or its neighbours.
-template <class T, int Rows, int Panels, class Ahead = nothing_ahead>
+/// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, within one depth block of A. The rows of a panel
+/// lie panel_step apart; ahead() is called for each of them. Each element is one chain of FMAs in the order of k, so
+/// its bits do not depend on Rows, Panels or its neighbours.
+template <class Layout, class T, int Rows, int Panels, class Ahead = nothing_ahead>
 HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
                                    index depth, index panel_step = vec<T>::lanes, Ahead ahead = {}) {
   HEADWAVE_UNROLL_FOUR
   for (index k = 0; k < depth; ++k) {
     ahead();
-    multiply_step(c, a++, panel, panel_stride);
+    multiply_step<Layout>(c, a, panel, panel_stride);
+    a += Layout::step;
     panel += panel_step;
   }
 }
 
-/// The same for packed rows of any depth, whose depth blocks lie block_stride apart: the sum, in order, of the sums
-/// over sum_block elements of k, each of which starts at zero. The error of one long chain would grow with its length.
-template <class T, int Rows, int Panels>
+/// The same for any depth, where A's depth blocks lie block_stride apart: the sum, in order, of the sums over sum_block
+/// elements of k, each of which starts at zero. The error of one long chain would grow with its length.
+template <class Layout, class T, int Rows, int Panels>
 HEADWAVE_INLINE void multiply_blocks(tile<T, Rows, Panels>& c, const T* a, index block_stride, const T* panel,
                                      index panel_stride, index depth) {
   clear(c);
   for (index first = 0; first < depth; first += sum_block) {
     tile<T, Rows, Panels> sum;
     clear(sum);
-    multiply_tile(sum, a + first / depth_block * block_stride + first % depth_block, panel + first * vec<T>::lanes,
-                  panel_stride, smaller(depth - first, sum_block));
+    multiply_tile<Layout>(sum, a + first / depth_block * block_stride + first % depth_block * Layout::step,
+                          panel + first * vec<T>::lanes, panel_stride, smaller(depth - first, sum_block));
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       HEADWAVE_UNROLL
@@ -175,12 +188,33 @@ void pack_row(T* packed, index block_stride, const T* source, index stride, inde
   }
 }
 
+/// Packs a tile of A.
+template <class T>
+struct pack_step {
+  T* packed;
+  const T* a;
+  index row_stride, column_stride, depth;
+
+  template <int Rows>
+  HEADWAVE_INLINE void run() const {
+    T* target = packed;
+    const T* source = a;
+    for (index k = 0; k < depth; ++k) {
+      HEADWAVE_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        target[r] = source[r * row_stride];
+      }
+      target += Rows;
+      source += column_stride;
+    }
+  }
+};
+
 /// One tile of C = A B + bias: Rows rows against the panels first_panel .. last_panel-1.
 template <class T>
 struct product_step {
   const gemm_arguments<T>& product;
-  const T* packed_rows;
-  index block_stride;
+  const T* a;
   index first_row;
   index first_panel, last_panel;
 
@@ -190,7 +224,7 @@ struct product_step {
     const index panel_size = product.depth * lanes;
     const T* const panels = product.panels + panel * panel_size;
     tile<T, Rows, Panels> c;
-    multiply_blocks(c, packed_rows, block_stride, panels, panel_size, product.depth);
+    multiply_blocks<packed_tile<Rows>>(c, a, depth_block * Rows, panels, panel_size, product.depth);
     HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
       const index column = (panel + p) * lanes;
@@ -221,19 +255,20 @@ void gemm(const gemm_arguments<T>& product, T* workspace) {
   for (index block = 0; block < blocks; ++block) {
     const index first_row = block * product.rows / blocks;
     const index rows = (block + 1) * product.rows / blocks - first_row;
-    const index block_stride = rows * packed_stride<T>;
-    for (index r = 0; r < rows; ++r) {
-      pack_row(workspace + r * packed_stride<T>, block_stride, product.a + (first_row + r) * product.a_row_stride,
-               product.a_column_stride, product.depth, T(1));
-    }
     const index tiles = tile_count(rows);
+    for (index t = 0; t < tiles; ++t) {
+      const index first = t * rows / tiles;
+      const pack_step<T> step{workspace + first * product.depth, product.a + (first_row + first) * product.a_row_stride,
+                              product.a_row_stride, product.a_column_stride, product.depth};
+      with_rows(balanced_rows(rows, tiles, t), step);
+    }
     // A single tile goes through all panels by itself.
     const index group = tiles == 1 ? panels : tile_panels;
     for (index panel = 0; panel < panels; panel += group) {
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
-        const product_step<T> step{product, workspace + first * packed_stride<T>, block_stride, first_row + first,
-                                   panel,   smaller(panel + group, panels)};
+        const product_step<T> step{product, workspace + first * product.depth, first_row + first, panel,
+                                   smaller(panel + group, panels)};
         with_rows(balanced_rows(rows, tiles, t), step);
       }
     }
