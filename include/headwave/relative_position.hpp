@@ -190,11 +190,11 @@ void fill_alibi_slopes(const tensor_view<T, 1>& slopes) {
     whole *= 2;
   }
   // In integers of 128 bits, so that powers of two are exact and the bits do not depend on a machine's exp2.
-  const wide_float ratio = frequency_ratio(16, whole);  // 2^(-8 / whole)
+  const wide_float ratio = frequency_ratio(widen(16), whole);  // 2^(-8 / whole)
   wide_float slope = ratio;
   for (std::size_t head = 0; head < heads; ++head) {
     if (head == whole) {
-      slope = frequency_ratio(4, whole);  // 2^(-4 / whole)
+      slope = frequency_ratio(widen(4), whole);  // 2^(-4 / whole)
     }
     slopes(head) = narrow<T>(slope);
     slope = multiply(slope, ratio);
