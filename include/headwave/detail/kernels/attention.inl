@@ -150,8 +150,10 @@ struct attention_task {
       store(sums(r), broadcast(T(0)));
       sums(r)[0] = (has_sink ? power_of(sink, start) : T(0)) + of_bias + (a.zero_key ? power_of(T(0), start) : T(0));
       for (index c = 0; c < parts.value_width; c += lanes) {
-        const vec<T> value =
-            a.bias_key ? load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c) : broadcast(T(0));
+        store(output(r) + c, broadcast(T(0)));
+      }
+      for (index c = 0; a.bias_key && c < parts.value_width; c += lanes) {
+        const vec<T> value = load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c);
         store(output(r) + c, multiply(broadcast(of_bias), value));
       }
       if (a.weights.data) {
@@ -198,6 +200,15 @@ struct attention_task {
     const T* const source = a.key.data + batch * a.key.batch + kv_head * a.key.head;
     for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
       T* const panel = key_panels + (first - base) * a.head_dim;
+      if (first >= range.first && first + lanes <= range.last && a.key.channel == 1 && a.head_dim % lanes == 0) {
+        for (index lane = 0; lane < lanes; ++lane) {
+          ahead();
+        }
+        for (index channel = 0; channel < a.head_dim; channel += lanes) {
+          transpose(panel + channel * lanes, source + first * a.key.length + channel, a.key.length);
+        }
+        continue;
+      }
       for (index channel = 0; channel < a.head_dim; channel += staged_channels) {
         // Keys often lie a multiple of a page apart, in one set of the cache. So each line is read once, in order.
         T staged[static_cast<std::size_t>(lanes * staged_stride)];
@@ -237,7 +248,13 @@ struct attention_task {
       const T* const row = source + key * a.value.length;
       fetch<0>(source + smaller(key + fetch_distance, range.last - 1) * a.value.length, a.value.channel, a.value_dim);
       T* const target = value_panels + (key - block_first) * lanes;
-      for (index c = 0; c < a.value_dim; c += lanes) {
+      const index whole = a.value.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
+      for (index c = 0; c < whole; c += lanes) {
+        const vec<T> chunk = load(row + c);
+        finite = finite && all_finite(chunk);
+        store(target + c * key_block, chunk);
+      }
+      for (index c = whole; c < a.value_dim; c += lanes) {
         const vec<T> chunk = load_first(row + c * a.value.channel, a.value.channel, a.value_dim - c);
         finite = finite && all_finite(chunk);
         store(target + c * key_block, chunk);
@@ -341,9 +358,9 @@ struct attention_task {
   }
 
   /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
-  /// date. first and last count from the block's first key.
+  /// date. first and last count from the block's first key. empty: sums and outputs are still zero.
   template <int Rows>
-  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last) const {
+  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last, bool empty) const {
     T* const s = scores(tile_row);
     tile<T, Rows, 1> largest, subtrahend, sum;
     clear(sum);
@@ -359,7 +376,11 @@ struct attention_task {
     }
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
-      raise_reference(row + r, reduce_maximum(largest.at[r][0]));
+      if (empty) {
+        advance_reference(row + r, reduce_maximum(largest.at[r][0]));
+      } else {
+        raise_reference(row + r, reduce_maximum(largest.at[r][0]));
+      }
       subtrahend.at[r][0] = broadcast(reference(row + r));
     }
     index key = first;
@@ -393,6 +414,7 @@ struct attention_task {
     const attention_task& task;
     index first_row;
     key_range range;
+    bool empty;  // nothing has been added to the rows
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void score(index key) const {
@@ -452,11 +474,12 @@ struct attention_task {
       }
       int r = 0;
       for (; r + interleaved <= Rows; r += interleaved) {
-        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first);
+        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first,
+                                                empty);
       }
       if constexpr (interleaved > 1) {
         for (; r < Rows; ++r) {
-          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first);
+          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first, empty);
         }
       }
       if (!task.values_finite) {
@@ -487,7 +510,11 @@ struct attention_task {
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
     T* const out = out_row(row);
-    for (index c = 0; c < a.value_dim; c += lanes) {
+    const index whole = a.out.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
+    for (index c = 0; c < whole; c += lanes) {
+      store(out + c, divide(load(output(row) + c), divisor));
+    }
+    for (index c = whole; c < a.value_dim; c += lanes) {
       store_first(out + c * a.out.channel, a.out.channel, divide(load(output(row) + c), divisor), a.value_dim - c);
     }
     if (a.lse.data) {
@@ -510,6 +537,7 @@ struct attention_task {
 
   void run() {
     const index tiles = tile_count(rows);
+    const bool starts_empty = !a.sinks && !a.bias_key && !a.zero_key;
     place_rows();
     start_rows();
     pack_queries();
@@ -526,7 +554,7 @@ struct attention_task {
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          const tile_step step{*this, first, range};
+          const tile_step step{*this, first, range, starts_empty && block_first <= wanted.first};
           with_rows(count, step);
         }
       }
