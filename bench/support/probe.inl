@@ -39,23 +39,29 @@ __attribute__((noinline)) T multiply_add(T factor, T addend, int rounds) {
   return sum[0] + sum[1];
 }
 
-/// Reads every whole block of 512 bytes. data is aligned to a vector.
+/// Reads every whole block of 256 KiB, in eight places of it in turn: the hardware looks ahead in each page by itself,
+/// so that a single place would be read at two thirds of the speed. data is aligned to a vector.
 __attribute__((noinline)) inline std::uint64_t read(const void* data, std::size_t bytes) {
   typedef std::uint64_t vec __attribute__((vector_size(HEADWAVE_BENCH_VECTOR), may_alias));
-  constexpr int streams = 8;
-  constexpr std::size_t step = 512 / sizeof(vec);
+  constexpr int places = 8;
+  constexpr std::size_t part = 32 * 1024 / sizeof(vec), line = 64 / sizeof(vec);
   const vec* const source = static_cast<const vec*>(data);
-  vec sum[streams] = {};
-  for (std::size_t i = 0; i + step <= bytes / sizeof(vec); i += step) {
-    HEADWAVE_BENCH_UNROLL
-    for (std::size_t j = 0; j < step; ++j) {
-      sum[j % streams] ^= source[i + j];
+  vec sum[places] = {};
+  for (std::size_t block = 0; block + places * part <= bytes / sizeof(vec); block += places * part) {
+    for (std::size_t i = block; i < block + part; i += line) {
+      HEADWAVE_BENCH_UNROLL
+      for (int place = 0; place < places; ++place) {
+        HEADWAVE_BENCH_UNROLL
+        for (std::size_t j = 0; j < line; ++j) {
+          sum[place] ^= source[i + static_cast<std::size_t>(place) * part + j];
+        }
+      }
     }
   }
   vec total = {};
   HEADWAVE_BENCH_UNROLL
-  for (int i = 0; i < streams; ++i) {
-    total ^= sum[i];
+  for (int place = 0; place < places; ++place) {
+    total ^= sum[place];
   }
   return total[0] ^ total[1];
 }

@@ -153,8 +153,10 @@ struct attention_task {
         moments(r)[0] = (has_sink ? of_sink * (sink - start) : T(0)) + of_bias * (bias_score - start) - of_zero * start;
       }
       for (index c = 0; c < parts.value_width; c += lanes) {
-        const vec<T> value =
-            a.bias_key ? load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c) : broadcast(T(0));
+        store(output(r) + c, broadcast(T(0)));
+      }
+      for (index c = 0; a.bias_key && c < parts.value_width; c += lanes) {
+        const vec<T> value = load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c);
         store(output(r) + c, multiply(broadcast(of_bias), value));
       }
       if (row_of(r).weights >= 0) {
@@ -180,6 +182,11 @@ struct attention_task {
 
   void pack_query(index row) const {
     const stored_row<T> query = query_row(row);
+    if (a.query.format == element_format::own) {
+      pack_row(queries(row), rows * packed_stride<T>, reinterpret_cast<const T*>(query.data), a.query.channel,
+               a.head_dim, scale_of(row));
+      return;
+    }
     const vec<T> scale = broadcast(scale_of(row));
     T* packed = queries(row);
     for (index block = 0; block < a.head_dim; block += depth_block) {
@@ -201,12 +208,10 @@ struct attention_task {
 
   /// A head's keys some rows further on.
   struct later_keys {
-    const attention_task& task;
-    index next, last;
+    head_rows<T> rows;
+    index width, next, last;
     HEADWAVE_INLINE void operator()() {
-      const stored_rows& key = task.a.key;
-      fetch<0, T>(row_at<T>(key, task.batch, task.kv_head, smaller(next++, last)).data, key.format, key.channel,
-                  task.a.head_dim);
+      fetch<0, T>(rows[smaller(next++, last)].data, rows.x.format, rows.x.channel, width);
     }
   };
 
@@ -214,8 +219,19 @@ struct attention_task {
   /// in the range are zero, and are not read. ahead() is called for each key.
   template <class Ahead>
   void pack_keys(key_range range, index base, Ahead ahead) const {
+    const head_rows<T> rows_of_head(a.key, batch, kv_head);
+    const bool direct = rows_of_head.plain && a.key.channel == 1 && a.head_dim % lanes == 0;
     for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
       T* const panel = key_panels + (first - base) * a.head_dim;
+      if (direct && first >= range.first && first + lanes <= range.last) {
+        for (index lane = 0; lane < lanes; ++lane) {
+          ahead();
+        }
+        for (index channel = 0; channel < a.head_dim; channel += lanes) {
+          transpose(panel + channel * lanes, rows_of_head.plain + first * a.key.length + channel, a.key.length);
+        }
+        continue;
+      }
       for (index channel = 0; channel < a.head_dim; channel += staged_channels) {
         // Keys often lie a multiple of a page apart, in one set of the cache. So each line is read once, in order.
         T staged[static_cast<std::size_t>(lanes * staged_stride)];
@@ -223,7 +239,7 @@ struct attention_task {
         for (index lane = 0; lane < lanes; ++lane) {
           const index key = first + lane;
           const bool present = key >= range.first && key < range.last;
-          const stored_row<T> row = row_at<T>(a.key, batch, kv_head, present ? key : range.first);
+          const stored_row<T> row = rows_of_head[present ? key : range.first];
           if (channel == 0) {
             ahead();
           }
@@ -248,13 +264,21 @@ struct attention_task {
 
   /// Values as panels [group of channels][key][channel]. Returns whether all of them are finite.
   bool pack_values(key_range range) const {
+    const head_rows<T> rows_of_head(a.value, batch, kv_head);
     bool finite = true;
     for (index key = range.first; key < range.last; ++key) {
-      const stored_row<T> row = row_at<T>(a.value, batch, kv_head, key);
-      fetch<0, T>(row_at<T>(a.value, batch, kv_head, smaller(key + fetch_distance, range.last - 1)).data,
-                  a.value.format, a.value.channel, a.value_dim);
+      const stored_row<T> row = rows_of_head[key];
+      fetch<0, T>(rows_of_head[smaller(key + fetch_distance, range.last - 1)].data, a.value.format, a.value.channel,
+                  a.value_dim);
       T* const target = value_panels + (key - block_first) * lanes;
-      for (index c = 0; c < a.value_dim; c += lanes) {
+      const index whole =
+          a.value.format == element_format::own && a.value.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
+      for (index c = 0; c < whole; c += lanes) {
+        const vec<T> chunk = load(reinterpret_cast<const T*>(row.data) + c);
+        finite = finite && all_finite(chunk);
+        store(target + c * key_block, chunk);
+      }
+      for (index c = whole; c < a.value_dim; c += lanes) {
         const vec<T> chunk = load_stored(a.value, row, c, a.value_dim - c);
         finite = finite && all_finite(chunk);
         store(target + c * key_block, chunk);
@@ -328,9 +352,9 @@ struct attention_task {
   }
 
   /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
-  /// date. first and last count from the block's first key.
+  /// date. first and last count from the block's first key. empty: sums and outputs are still zero.
   template <int Rows>
-  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last) const {
+  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last, bool empty) const {
     T* const s = scores(tile_row);
     tile<T, Rows, 1> largest, subtrahend, sum;
     clear(sum);
@@ -346,7 +370,11 @@ struct attention_task {
     }
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
-      raise_reference(row + r, reduce_maximum(largest.at[r][0]));
+      if (empty) {
+        advance_reference(row + r, reduce_maximum(largest.at[r][0]));
+      } else {
+        raise_reference(row + r, reduce_maximum(largest.at[r][0]));
+      }
       subtrahend.at[r][0] = broadcast(reference(row + r));
       if (a.entropy.data) {
         add_moments(row + r, s + r * packed_stride<T>, first, last);
@@ -392,7 +420,9 @@ struct attention_task {
     key_range run[key_block / 8];
   };
   key_runs visible_runs(index row, index count, key_range range) const {
-    key_runs runs{1, {range}};
+    key_runs runs;  // most of it stays unwritten
+    runs.count = 1;
+    runs.run[0] = range;
     if (a.rule.sees) {
       runs.count = 0;
       for (index key = range.first; key < range.last;) {
@@ -425,6 +455,7 @@ struct attention_task {
     index first_row;
     key_range range;
     key_runs runs;
+    bool empty;  // nothing has been added to the rows
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void score(index key) const {
@@ -496,11 +527,12 @@ struct attention_task {
       }
       int r = 0;
       for (; r + interleaved <= Rows; r += interleaved) {
-        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first);
+        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first,
+                                                empty);
       }
       if constexpr (interleaved > 1) {
         for (; r < Rows; ++r) {
-          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first);
+          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first, empty);
         }
       }
       if (task.a.dropout > 0) {
@@ -556,7 +588,12 @@ struct attention_task {
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
     void* const out = out_row(row);
-    for (index c = 0; c < a.value_dim; c += lanes) {
+    const index whole =
+        a.out.format == element_format::own && a.out.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
+    for (index c = 0; c < whole; c += lanes) {
+      store(static_cast<T*>(out) + c, divide(load(output(row) + c), divisor));
+    }
+    for (index c = whole; c < a.value_dim; c += lanes) {
       store_stored(a.out, out, c, divide(load(output(row) + c), divisor), a.value_dim - c);
     }
     if (a.lse.data) {
@@ -585,13 +622,15 @@ struct attention_task {
 
   void run() {
     const index tiles = tile_count(rows);
+    const bool starts_empty = !a.sinks && !a.bias_key && !a.zero_key;
     place_rows();
     start_rows();
     pack_queries();
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
-      pack_keys(block, block_first, later_keys{*this, block.first + fetch_distance, block.last - 1});
+      pack_keys(block, block_first,
+                later_keys{{a.key, batch, kv_head}, a.head_dim, block.first + fetch_distance, block.last - 1});
       values_finite = pack_values(block);
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
@@ -599,7 +638,8 @@ struct attention_task {
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          const tile_step step{*this, first, range, visible_runs(first, count, range)};
+          const tile_step step{*this, first, range, visible_runs(first, count, range),
+                               starts_empty && block_first <= wanted.first};
           if (step.runs.count > 0) {
             with_rows(count, step);
           }

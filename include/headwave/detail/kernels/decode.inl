@@ -68,22 +68,22 @@ struct decode_task {
   }
 
   /// Fetches the keys or values of the next step, a row of one head at a time, in the order of memory: that is how it
-  /// is read at full speed.
+  /// is read at full speed. Where a page or a ring ends before the step does, the wrong lines are fetched, which
+  /// changes no result.
   struct next_rows {
-    const decode_task& task;
-    const stored_rows& x;
-    index width, row, left, outer, inner, inner_count;
-    bool heads_inside;
+    const unsigned char* at;
+    index inner_step, outer_step, inner_count, inner, left, line_step, bytes;
 
     HEADWAVE_INLINE void operator()() {
       if (left > 0) {
+        for (index i = 0; i < bytes; i += line_step) {
+          __builtin_prefetch(at + i, 0, 2);
+        }
         --left;
-        const stored_row<T> next = row_at<T>(x, task.batch, task.first_head + (heads_inside ? inner : outer),
-                                             row + (heads_inside ? outer : inner));
-        fetch<0, T>(next.data, x.format, x.channel, width);
+        at += inner_step;
         if (++inner == inner_count) {
           inner = 0;
-          ++outer;
+          at += outer_step;
         }
       }
     }
@@ -94,9 +94,13 @@ struct decode_task {
   };
   HEADWAVE_INLINE next_rows rows_after(const stored_rows& x, index width, index last, index end) const {
     const index count = last < end ? smaller(end - last, decode_step) : 0;
+    const index size = element_size<T>(x.format), head = x.head * size, length = x.length * size;
+    const unsigned char* const start = row_at<T>(x, batch, first_head, count > 0 ? last : 0).data;
+    const index stride = x.channel < 0 ? -x.channel : x.channel, bytes = width * stride * size;
+    const index line_step = stride * 64;
     // Either the heads of a key or the keys of a head lie side by side.
-    const bool heads_inside = x.head < x.length;
-    return {*this, x, width, last, count * heads, 0, 0, heads_inside ? heads : count, heads_inside};
+    return head < length ? next_rows{start, head, length - heads * head, heads, 0, count * heads, line_step, bytes}
+                         : next_rows{start, length, head - count * length, count, 0, count * heads, line_step, bytes};
   }
 
   /// Whether masks may let some row of some head see one of the keys.

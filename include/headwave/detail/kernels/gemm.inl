@@ -180,7 +180,11 @@ void pack_row(T* packed, index block_stride, const T* source, index stride, inde
   const vec<T> factors = broadcast(factor);
   for (index block = 0; block < count; block += depth_block) {
     const index last = smaller(count, block + depth_block);
-    for (index k = block; k < last; k += lanes) {
+    const index whole = stride == 1 ? last - (last - block) % lanes : block;
+    for (index k = block; k < whole; k += lanes) {
+      store(packed + k - block, multiply(load(source + k), factors));
+    }
+    for (index k = whole; k < last; k += lanes) {
       store_first(packed + k - block, 1, multiply(load_first(source + k * stride, stride, last - k), factors),
                   last - k);
     }

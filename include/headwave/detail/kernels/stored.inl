@@ -104,14 +104,33 @@ HEADWAVE_INLINE bool is_plain(const stored_rows& x) {
   return x.format == element_format::own && !x.pages && !x.ring;
 }
 
+/// The rows of one head, the usual ones by the shortest way.
+template <class T>
+struct head_rows {
+  const stored_rows& x;
+  index batch, head;
+  const T* plain;
+
+  HEADWAVE_INLINE head_rows(const stored_rows& rows, index b, index h)
+      : x(rows),
+        batch(b),
+        head(h),
+        plain(is_plain<T>(rows) ? static_cast<const T*>(rows.data) + b * rows.batch + h * rows.head : nullptr) {}
+  HEADWAVE_INLINE stored_row<T> operator[](index row) const {
+    return plain ? stored_row<T>{bytes_of(plain + row * x.length), T(1)} : row_at<T>(x, batch, head, row);
+  }
+};
+
 /// Rows of queries, keys, values and outputs lie far apart, where no hardware looks ahead: so many rows before they are
 /// wanted, they are fetched into the cache, to be read (0) or written (1).
 inline constexpr index fetch_distance = 8;
 template <int ForWriting, class T>
 HEADWAVE_INLINE void fetch(const void* row, element_format format, index stride, index count) {
-  const index size = element_size<T>(format), step = 64 / size;
-  for (index i = 0; i < count; i += step) {
-    __builtin_prefetch(bytes_of(row) + i * stride * size, ForWriting, 2);
+  const index size = element_size<T>(format), line = stride * 64;
+  const unsigned char* at = bytes_of(row);
+  for (index i = 0; i < count * size; i += 64) {
+    __builtin_prefetch(at, ForWriting, 2);
+    at += line;
   }
 }
 
