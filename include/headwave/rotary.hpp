@@ -21,10 +21,10 @@
 /// where a scaling, for lengths beyond those of training, changes w and m; m is 1 without one. Source: Su et al.,
 /// "RoFormer" (2021), 3.2.2.
 ///
-/// Angles are formed in integers, from frequencies of 128 bits: the largest error of a cosine or sine is 3.1e-8 in
-/// float for |p| <= 2^31, and 1e-15 + 2^-53 |p w_i| in double, times m. The bits of a token depend on its values and
-/// its position alone: not on how a sequence is cut into calls, on other tokens and heads, or on how positions are
-/// given.
+/// Angles are formed in integers, from frequencies of 128 bits, and only m cos and m sin are rounded. Their largest
+/// error for m = 1: float 3.1e-8 for |p| <= 2^31, double 1e-15 + 2^-53 |p w_i|; otherwise half a unit in their last
+/// place, and m times 1.2e-9 or that of double. The bits of a token depend on its values and its position alone: not on
+/// how a sequence is cut into calls, on other tokens and heads, or on how positions are given.
 
 namespace headwave {
 
@@ -181,11 +181,11 @@ struct rotary_tables {
 }  // namespace detail
 
 /// Where the tokens of a call stand, in one of these forms, each of which converts to this:
-///   an integer                           token t at first + t, in every sample
-///   a vector, span or array [length]     each token's position, in every sample
-///   a tensor or view [length]            the same
-///   a tensor or view [batch, length]     each token's position
-///   a tensor or view [axes, batch, length]   likewise for each axis of sections
+///   an integer                              token t at first + t, in every sample
+///   a vector, span or array [length]        each token's position, in every sample
+///   a tensor or view [length]               the same
+///   a tensor or view [batch, length]        each token's position
+///   a tensor or view [axes, batch, length]  likewise for each axis of sections
 /// and starts(s), [batch]: token t of sample b at s[b] + t, for caches of different lengths. Elements are std::int64_t,
 /// in any order and of any sign; only looked at during the call. One position stands for all axes.
 class rotary_positions {
@@ -239,46 +239,6 @@ class rotary_positions {
 
 namespace detail::inline HEADWAVE_ABI {
 
-inline void check_scaling(const char* function, const rotary_options& options) {
-  using enum rotary_scaling_kind;
-  const rotary_scaling_fields& s = options.scaling.fields();
-  const std::size_t pairs = options.rotary_dim / 2;
-  const auto positive = [](double x) { return is_finite(x) && x > 0; };
-  const auto require = [function](bool holds, const char* rule) {
-    if (!holds) {
-      fail(function, rule);
-    }
-  };
-  require(positive(s.factor), "factor of a scaling must be positive and finite");
-  require(s.original_length > 0 || s.kind == none || s.kind == linear || s.kind == ntk || s.kind == proportional,
-          "original_length must be positive");
-  switch (s.kind) {
-    case yarn:
-      require(options.base > 1, "base must exceed 1 for YaRN");
-      require(positive(s.low) && positive(s.high) && s.low <= s.high,
-              "beta_fast and beta_slow must be positive, and beta_fast not the smaller");
-      break;
-    case longrope:
-      require(s.original_length > 1 || s.factor <= 1 || options.magnitude, "original_length must exceed 1");
-      for (const std::span<const double> factors : {s.short_factors, s.long_factors}) {
-        require(factors.size() == pairs, "longrope_scaling needs rotary_dim / 2 short and as many long factors");
-        for (const double factor : factors) {
-          require(positive(factor), "factors of longrope_scaling must be positive and finite");
-        }
-      }
-      break;
-    case llama3:
-      require(positive(s.low) && positive(s.high) && s.low < s.high,
-              "low_frequency_factor must be positive, and high_frequency_factor larger");
-      break;
-    case proportional:
-      require(is_finite(s.fraction) && s.fraction >= 0 && s.fraction <= 1, "fraction must be from 0 to 1");
-      break;
-    default:
-      break;
-  }
-}
-
 inline void check_sections(const char* function, const rotary_options& options) {
   const std::size_t axes = options.sections.size(), pairs = options.rotary_dim / 2;
   std::size_t left = pairs;
@@ -316,7 +276,7 @@ inline tensor<turn_rate, 1> rotary_rates_of(const rotary_options& options) {
   check_sections(function, options);
   tensor<turn_rate, 1> rates({pairs}, uninitialized);
   if (!explicit_rates) {
-    check_scaling(function, options);
+    check_rotary_scaling(function, options.scaling.fields(), pairs, options.base);
     fill_rotary_rates(rates.data(), pairs, options.base, options.scaling.fields());
     return rates;
   }

@@ -15,6 +15,8 @@ static headwave::tensor<float, 3> compute() {
   hw::add_sinusoidal_encoding(x, {.first_position = 1'000'000});
   hw::multi_head_attention<float> layer({.d_model = 16, .heads = 4});
   layer.init_xavier(7);
+  const hw::rotary_embedding rope({.rotary_dim = 4, .scaling = hw::yarn_scaling{4, 16}});
+  rope.apply(x.view().reshaped({2, 5, 4, 4}), 3);
   x = layer(x, {.causal = true});
   return x;
 }

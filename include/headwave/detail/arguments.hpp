@@ -42,8 +42,7 @@ struct sinusoid_arguments {
   bool interleaved, cosine_first;
 };
 
-/// The angles' sines and cosines of one token, count of them, padded to whole vecs, in the order in which rotate_heads
-/// multiplies by them.
+/// What one token's pairs of channels are multiplied by. count pairs, padded to whole vecs.
 template <class T>
 struct rotary_row_arguments {
   const double* anchor;  ///< [2][count] sines and cosines of the first position of the token's group

@@ -26,6 +26,45 @@ struct rotary_scaling_fields {
 
 inline namespace HEADWAVE_ABI {
 
+/// Errors: what a scaling cannot be computed from.
+inline void check_rotary_scaling(const char* function, const rotary_scaling_fields& s, std::size_t pairs, double base) {
+  using enum rotary_scaling_kind;
+  const auto positive = [](double x) { return is_finite(x) && x > 0; };
+  const auto require = [function](bool holds, const char* rule) {
+    if (!holds) {
+      fail(function, rule);
+    }
+  };
+  require(positive(s.factor), "factor of a scaling must be positive and finite");
+  require(s.original_length > 0 || s.kind == none || s.kind == linear || s.kind == ntk || s.kind == proportional,
+          "original_length must be positive");
+  switch (s.kind) {
+    case yarn:
+      require(base > 1, "base must exceed 1 for YaRN");
+      require(positive(s.low) && positive(s.high) && s.low <= s.high,
+              "beta_fast and beta_slow must be positive, and beta_fast not the smaller");
+      break;
+    case longrope:
+      require(s.original_length > 1 || s.factor <= 1, "original_length must exceed 1");
+      for (const std::span<const double> factors : {s.short_factors, s.long_factors}) {
+        require(factors.size() == pairs, "longrope_scaling needs rotary_dim / 2 short and as many long factors");
+        for (const double factor : factors) {
+          require(positive(factor), "factors of longrope_scaling must be positive and finite");
+        }
+      }
+      break;
+    case llama3:
+      require(positive(s.low) && positive(s.high) && s.low < s.high,
+              "low_frequency_factor must be positive, and high_frequency_factor larger");
+      break;
+    case proportional:
+      require(is_finite(s.fraction) && s.fraction >= 0 && s.fraction <= 1, "fraction must be from 0 to 1");
+      break;
+    default:
+      break;
+  }
+}
+
 inline constexpr wide_float wide_one{static_cast<uint128>(1) << 127, 0};
 
 /// (x - low) / (high - low), from 0 to 1.
@@ -34,7 +73,7 @@ inline wide_float ramp_of(wide_float x, wide_float low, wide_float width) {
   return less(ramp, wide_one) ? ramp : wide_one;
 }
 
-/// The part `kept` of a rate, and the rest of it divided by the factor.
+/// rate * kept + (rate / factor) * (1 - kept).
 inline wide_float blended(wide_float rate, wide_float kept, wide_float factor) {
   return add(multiply(rate, kept), divide(multiply(rate, subtract(wide_one, kept)), factor));
 }

@@ -188,10 +188,11 @@ HEADWAVE_INLINE vec<double> copy_sign(vec<double> magnitude, vec<double> sign_of
   return {_mm512_or_pd(_mm512_andnot_pd(sign, magnitude.all), _mm512_and_pd(sign, sign_of.all))};
 }
 HEADWAVE_INLINE vec<float> swap_neighbours(vec<float> v) {
-  return {_mm512_permute_ps(v.all, 0xb1)};
+  return {_mm512_shuffle_ps(v.all, v.all, 0xb1)};
 }
 HEADWAVE_INLINE vec<double> swap_neighbours(vec<double> v) {
-  return {_mm512_permute_pd(v.all, 0x55)};
+  const __m512 halves = _mm512_castpd_ps(v.all);
+  return {_mm512_castps_pd(_mm512_shuffle_ps(halves, halves, 0x4e))};
 }
 
 // ---- exponents
