@@ -13,6 +13,7 @@
 #include <headwave/relative_position.hpp>
 #include <headwave/softmax.hpp>
 #include <headwave/attention.hpp>
+#include <headwave/merge_attention.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/multi_head_attention.hpp>
 #include <headwave/isa.hpp>

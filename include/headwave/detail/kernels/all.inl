@@ -4,6 +4,7 @@
 #include <headwave/detail/kernels/gemm.inl>
 #include <headwave/detail/kernels/sinusoid.inl>
 #include <headwave/detail/kernels/softmax.inl>
+#include <headwave/detail/kernels/merge.inl>
 #include <headwave/detail/kernels/attention.inl>
 #include <headwave/detail/kernels/decode.inl>
 // clang-format on
