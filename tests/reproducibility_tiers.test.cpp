@@ -2,6 +2,7 @@
 #include <headwave/attention.hpp>
 #include <headwave/isa.hpp>
 #include <headwave/linear.hpp>
+#include <headwave/merge_attention.hpp>
 #include <headwave/positional_encoding.hpp>
 #include <headwave/rotary.hpp>
 #include <headwave/softmax.hpp>
@@ -93,6 +94,17 @@ template <class T>
 hw::tensor<T, 2> softmax(std::size_t count) {
   random_source random(count);
   return hw::softmax(numbers<T>(random, {7, count}));
+}
+
+template <class T>
+hw::tensor<T, 4> merge(std::size_t queries, std::size_t value_dim) {
+  random_source random(queries + value_dim);
+  auto out = numbers<T>(random, {2, queries, 3, value_dim});
+  auto lse = numbers<T>(random, {2, 3, queries});
+  const auto other_out = numbers<T>(random, {2, queries, 3, value_dim});
+  const auto other_lse = numbers<T>(random, {2, 3, queries});
+  hw::merge_attention(out, lse, other_out, other_lse);
+  return out;
 }
 
 template <class T>
@@ -194,6 +206,8 @@ TEST_CASE("results on all machines", "[tiers][bits]") {
       {"projection<double>, deep", hash_of(projection<double>(5, 300, 45)), 0xfb248dc09517cd1a},
       {"softmax<float>", hash_of(softmax<float>(77)), 0x39bd4717168e51f2},
       {"softmax<double>", hash_of(softmax<double>(77)), 0xb0d422d5c9ce11d8},
+      {"merge<float>", hash_of(merge<float>(11, 37)), 0xb60de1ce3acfebd6},
+      {"merge<double>", hash_of(merge<double>(11, 37)), 0x0b18aba08fca5a5b},
       {"encoding<float>", hash_of(encoding<float>(37)), 0x7de7973eb16b40d8},
       {"encoding<double>", hash_of(encoding<double>(37)), 0x4392a1777c76090a},
       {"rotation<float>, halves", hash_of(rotation<float>(37, hw::channel_layout::halves)), 0x50585cc24d11c073},
@@ -222,6 +236,7 @@ TEMPLATE_TEST_CASE("results on the tiers of this machine", "[tiers][bits]", floa
     CHECK(differences_between_tiers([=] { return encoding<T>(size); }) == "");
     CHECK(differences_between_tiers([=] { return rotation<T>(size, hw::channel_layout::halves); }) == "");
     CHECK(differences_between_tiers([=] { return rotation<T>(size, hw::channel_layout::interleaved); }) == "");
+    CHECK(differences_between_tiers([=] { return merge<T>(size, 41 - size); }) == "");
     CHECK(differences_between_tiers([=] { return decode<T>(17 * size, size); }) == "");
     for (const scores kind : {scores::plain, scores::causal, scores::bias, scores::everything}) {
       CHECK(differences_between_tiers([=] { return attention<T>(size, 13 * size, 41 - size, kind); }) == "");

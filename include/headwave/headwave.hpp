@@ -19,6 +19,7 @@
 #include <headwave/attention_operands.hpp>
 #include <headwave/attention.hpp>
 #include <headwave/kv_cache.hpp>
+#include <headwave/merge_attention.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/multi_head_attention.hpp>
 #include <headwave/isa.hpp>

@@ -2,6 +2,7 @@
 // Compiled with -O3 -ffast-math, under which a comparison with infinity or NaN may be folded away. So the results are
 // looked at as bits.
 #include <headwave/attention.hpp>
+#include <headwave/merge_attention.hpp>
 #include <headwave/numeric.hpp>
 
 #include <cfloat>
@@ -86,6 +87,24 @@ int main() {
     }
     expect(bits(lse(0, 0, 0)) == minus_infinity, "the log-sum-exp of nothing is -inf");
   }
+
+  // Rows 1 and 2 see nothing on one side, where NaN lies, and row 0 on both.
+  hw::tensor<float, 4> out_a({1, queries, 1, width}), out_b({1, queries, 1, width});
+  hw::tensor<float, 3> lse_a({1, 1, queries}), lse_b({1, 1, queries});
+  for (std::size_t c = 0; c < width; ++c) {
+    out_a(0, 0, 0, c) = out_b(0, 0, 0, c) = out_a(0, 1, 0, c) = out_b(0, 2, 0, c) = from_bits(quiet_nan);
+    out_b(0, 1, 0, c) = out_a(0, 2, 0, c) = 7;
+  }
+  lse_a(0, 0, 0) = lse_b(0, 0, 0) = lse_a(0, 0, 1) = lse_b(0, 0, 2) = from_bits(minus_infinity);
+  lse_b(0, 0, 1) = lse_a(0, 0, 2) = 3;
+  hw::merge_attention(out_a, lse_a, out_b, lse_b);
+  for (std::size_t c = 0; c < width; ++c) {
+    expect(bits(out_a(0, 0, 0, c)) == 0, "two sides that see nothing give zeros");
+    expect(bits(out_a(0, 1, 0, c)) == bits(7), "nothing merged with a side is that side");
+    expect(bits(out_a(0, 2, 0, c)) == bits(7), "a side merged with nothing is itself");
+  }
+  expect(bits(lse_a(0, 0, 0)) == minus_infinity, "the log-sum-exp of two sides that see nothing is -inf");
+  expect(bits(lse_a(0, 0, 1)) == bits(3) && bits(lse_a(0, 0, 2)) == bits(3), "and that of one side is its own");
 
   // Numbers of 16 bits: NaN, infinity, and a subnormal one, which -ffast-math lets the processor take for zero.
   expect(hw::float16(from_bits(quiet_nan)).bits == 0x7e00, "NaN as a float16");

@@ -158,6 +158,16 @@ struct rule_arguments {
   visibility (*sees)(const void* object, const score_region& region);
 };
 
+/// Two attentions of the same queries, the first of which becomes that over both sets of keys.
+template <class T>
+struct merge_arguments {
+  strided4<T> out_a;
+  strided4<const T> out_b;
+  strided4<T> lse_a;  ///< channel unused, here and below
+  strided4<const T> lse_b;
+  index query_length, heads, value_dim;
+};
+
 template <class T>
 struct attention_arguments {
   stored4<const void> query;

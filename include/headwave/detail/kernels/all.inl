@@ -9,6 +9,7 @@
 #include <headwave/detail/kernels/rule.inl>
 #include <headwave/detail/kernels/scores.inl>
 #include <headwave/detail/kernels/dropout.inl>
+#include <headwave/detail/kernels/merge.inl>
 #include <headwave/detail/kernels/attention.inl>
 #include <headwave/detail/kernels/decode.inl>
 #include <headwave/detail/kernels/layer.inl>
