@@ -7,7 +7,7 @@
 #include <headwave/positional_encoding.hpp>
 
 #include "support/catch.hpp"
-#include "support/oracle.hpp"
+#include "support/oracle_layer.hpp"
 
 #include <algorithm>
 #include <cmath>
