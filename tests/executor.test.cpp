@@ -13,6 +13,7 @@
 #include "support/compare.hpp"
 #include "support/layer.hpp"
 #include "support/random.hpp"
+#include "support/threads.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -32,46 +33,14 @@
 
 namespace hw = headwave;
 using support::layer_parameters;
+using support::order;
 using support::random_source;
 using support::sizes;
+using support::task_at;
+using support::thread_executor;
 using support::window;
 
 namespace {
-
-enum class order { forwards, backwards, scrambled };
-
-/// The number of the n-th task in an order.
-hw::index task_at(order by, hw::index n, hw::index count) {
-  if (by == order::backwards) {
-    return count - 1 - n;
-  }
-  constexpr hw::index step = 7919;  // a prime, so that every number comes up once
-  return by == order::scrambled && count % step != 0 ? (n * step + count / 3) % count : n;
-}
-
-/// Threads of its own, new ones for each call. The calling thread only waits.
-struct thread_executor {
-  int threads = 2;
-  order by = order::scrambled;
-
-  hw::index concurrency() const { return threads; }
-  template <class Task>
-  void operator()(hw::index count, const Task& task) const {
-    std::atomic<hw::index> next{0};
-    const auto work = [&] {
-      for (hw::index n = next++; n < count; n = next++) {
-        task(task_at(by, n, count));
-      }
-    };
-    std::vector<std::thread> team;
-    for (int i = 0; i < threads; ++i) {
-      team.emplace_back(work);
-    }
-    for (std::thread& thread : team) {
-      thread.join();
-    }
-  }
-};
 
 /// The calling thread alone, though it promises more.
 struct pretending_executor {

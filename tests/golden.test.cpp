@@ -8,7 +8,7 @@
 #include <headwave/rotary.hpp>
 
 #include "support/catch.hpp"
-#include "support/oracle.hpp"
+#include "support/oracle_layer.hpp"
 #include "support/oracle_rotary.hpp"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 #include "support/catch.hpp"
 #include "support/layer.hpp"
-#include "support/oracle.hpp"
+#include "support/oracle_layer.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
@@ -36,10 +36,16 @@ std::string layer_faults(const layer_parameters<T>& p, const hw::tensor<T, 3>& q
   window<T, 3> out(query.extents(), {.last_stride = 2});
   window<T, 4> weights(expected.weights.value.extents());
   window<T, 3> lse(expected.lse.value.extents());
+  window<T, 3> maximum(expected.lse.value.extents());
+  window<T, 3> entropy(expected.lse.value.extents());
   window<T, 3> mean_weights(expected.mean_weights.value.extents());
+  window<T, 3> key_mass(expected.key_mass.value.extents());
   options.lse = lse.view();
   options.weights = weights.view();
+  options.maximum = maximum.view();
+  options.entropy = entropy.view();
   options.mean_weights = mean_weights.view();
+  options.key_mass = key_mass.view();
   layer.apply_into(out.view(), query, key, value, options);
   std::string text;
   const auto note = [&](const char* name, const std::string& fault) {
@@ -49,8 +55,14 @@ std::string layer_faults(const layer_parameters<T>& p, const hw::tensor<T, 3>& q
   note("out", within(out.view(), expected_out));
   note("weights", within(weights.view(), expected.weights));
   note("lse", within(lse.view(), expected.lse));
+  note("maximum", within(maximum.view(), expected.maximum));
+  note("entropy", within(entropy.view(), expected.entropy));
   note("mean_weights", within(mean_weights.view(), expected.mean_weights));
-  note("canaries", out.intact() && weights.intact() && lse.intact() && mean_weights.intact() ? "" : "overwritten");
+  note("key_mass", within(key_mass.view(), expected.key_mass));
+  note("canaries", out.intact() && weights.intact() && lse.intact() && maximum.intact() && entropy.intact() &&
+                           mean_weights.intact() && key_mass.intact()
+                       ? ""
+                       : "overwritten");
   note("out alone", same_bits(layer(query, key, value, bare), out.view()));
   return text;
 }
@@ -100,6 +112,15 @@ TEMPLATE_TEST_CASE("layers of random shapes and options", "[multi_head_attention
     }
     if (random.chance(0.3)) {
       options.sinks = sinks;
+    } else {
+      options.softmax_plus_one = random.chance(0.2);
+    }
+    const auto distance_bias = random.tensor<TestType>({o.heads, 9});
+    if (random.chance(0.3)) {
+      options.distance_bias = distance_bias.view();
+    }
+    if (random.chance(0.2)) {
+      options.dropout = {random.uniform(0, 0.9), random.bits()};
     }
     if (key_length > 0 && random.chance(0.3)) {
       options.visible = visible;

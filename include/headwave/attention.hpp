@@ -111,7 +111,8 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
   }
   const index wanted = wanted_tasks(executor, cost);
   const auto wanted_of = [calls, cost, wanted](index c) {
-    return cost > 0 ? static_cast<index>(static_cast<double>(wanted) * cost_of(calls[c]) / cost + 0.5) : 1;
+    const double share = cost > 0 ? static_cast<double>(wanted) * cost_of(calls[c]) / cost : 0;
+    return share > 1 ? static_cast<index>(share + 0.5) : index(1);
   };
   scratch_frame frame;
   const auto places = static_cast<std::size_t>(count + 1);

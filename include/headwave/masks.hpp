@@ -25,6 +25,12 @@ HEADWAVE_INLINE constexpr visibility some_of(bool none, bool all) {
   return none ? visibility::none : all ? visibility::all : visibility::some;
 }
 
+/// a - b, a bound where it would overflow.
+HEADWAVE_INLINE constexpr std::int64_t difference(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  return __builtin_sub_overflow(a, b, &result) ? (b > 0 ? INT64_MIN : INT64_MAX) : result;
+}
+
 /// Rounds towards minus infinity.
 HEADWAVE_INLINE constexpr std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return a / b - (a % b < 0 ? 1 : 0);
@@ -101,8 +107,8 @@ struct chunk_mask {
     return detail::floor_divide(at.query, size) == detail::floor_divide(at.key, size);
   }
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
-    const std::int64_t first = query - (query % size + size) % size;
-    return {first, detail::shifted(first, size)};
+    const std::int64_t before = query % size < 0 ? query % size + size : query % size;
+    return {detail::shifted(query, -before), detail::shifted(query, size - before)};
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
     const std::int64_t first_query = detail::floor_divide(r.queries.first, size),
@@ -118,7 +124,9 @@ struct chunk_mask {
 struct dilated_mask {
   std::int64_t stride = 1;
 
-  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return (at.query - at.key) % stride == 0; }
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
+    return (at.query % stride - at.key % stride) % stride == 0;
+  }
 };
 
 /// A function of the distance alone: visible(j - i). Groups of keys that no query of a tile sees are skipped.
@@ -126,11 +134,16 @@ template <class F>
 struct distance_mask {
   F visible;
 
-  HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return visible(at.key - at.query); }
+  HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
+    return visible(detail::difference(at.key, at.query));
+  }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    // The range of the last position that there is has no end.
+    const std::int64_t last_query = r.queries.last > r.queries.first ? r.queries.last - 1 : r.queries.first;
+    const std::int64_t nearest = detail::difference(r.keys.last - 1, r.queries.first);
     bool any = false, all = true;
-    for (std::int64_t d = r.keys.first - r.queries.last + 1; d < r.keys.last - r.queries.first; ++d) {
-      const bool seen = visible(d);
+    for (std::int64_t d = detail::difference(r.keys.first, last_query) - 1; d < nearest;) {
+      const bool seen = visible(++d);
       any = any || seen;
       all = all && seen;
     }
@@ -189,7 +202,7 @@ class bit_mask {
       : words_(words), first_query_(first_query) {}
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    const std::int64_t row = at.query - first_query_;
+    const std::int64_t row = detail::difference(at.query, first_query_);
     return has_row(row) && at.key >= 0 && static_cast<std::uint64_t>(at.key) / 64 < words_.extent(3) &&
            (word(at.batch, at.head, row, at.key / 64) >> (at.key % 64) & 1) != 0;
   }
@@ -201,7 +214,7 @@ class bit_mask {
     const std::int64_t heads = words_.extent(1) == 1 ? r.heads.first + 1 : r.heads.last;
     for (std::int64_t head = r.heads.first; head < heads; ++head) {
       for (std::int64_t query = r.queries.first; query < r.queries.last; ++query) {
-        const std::int64_t row = query - first_query_;
+        const std::int64_t row = detail::difference(query, first_query_);
         if (!has_row(row)) {
           all = false;
           continue;
@@ -253,7 +266,7 @@ class tree_mask {
   }
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    const std::int64_t node = at.query - prefix_, other = at.key - prefix_;
+    const std::int64_t node = detail::difference(at.query, prefix_), other = at.key - prefix_;
     if (other < 0 || !is_node(node)) {
       return other < 0 && at.key >= 0;
     }
@@ -292,7 +305,7 @@ class block_sparse_mask {
     require(!offsets.empty() && offsets.front() == 0 && static_cast<std::uint64_t>(offsets.back()) == columns.size(),
             "offsets must begin with 0 and end with the number of columns");
     for (std::size_t r = 0; r + 1 < offsets.size(); ++r) {
-      require(offsets[r] <= offsets[r + 1], "offsets must not decrease");
+      require(offsets[r] <= offsets[r + 1] && offsets[r + 1] <= offsets.back(), "offsets must not decrease");
       for (std::int64_t i = offsets[r] + 1; i < offsets[r + 1]; ++i) {
         require(column(i - 1) < column(i), "columns of a row must rise");
       }
@@ -308,7 +321,8 @@ class block_sparse_mask {
       const std::int64_t seen = blocks_between(query, r.keys.first, r.keys.last - 1);
       any = any || seen > 0;
       all = all && seen == blocks;
-      query = (detail::floor_divide(query, query_block_) + 1) * query_block_;
+      const std::int64_t inside = query % query_block_;
+      query = detail::shifted(query, query_block_ - (inside < 0 ? inside + query_block_ : inside));
     }
     return detail::some_of(!any, all);
   }

@@ -182,15 +182,26 @@ struct not_mask {
   }
 };
 
+namespace detail {
+
+/// What can be true or false by itself, as a std::function can, keeps its own !, && and ||.
+template <class M>
+inline constexpr bool is_condition = std::is_constructible_v<bool, const M&>;
+
+}  // namespace detail
+
 template <score_mask A, score_mask B>
+  requires(!detail::is_condition<A> || !detail::is_condition<B>)
 HEADWAVE_INLINE constexpr and_mask<A, B> operator&&(A a, B b) {
   return {a, b};
 }
 template <score_mask A, score_mask B>
+  requires(!detail::is_condition<A> || !detail::is_condition<B>)
 HEADWAVE_INLINE constexpr or_mask<A, B> operator||(A a, B b) {
   return {a, b};
 }
 template <score_mask A>
+  requires(!detail::is_condition<A>)
 HEADWAVE_INLINE constexpr not_mask<A> operator!(A a) {
   return {a};
 }

@@ -4,7 +4,7 @@
 #include <headwave/attention.hpp>
 
 #include "support/compare.hpp"
-#include "support/oracle.hpp"
+#include "support/oracle_attention.hpp"
 
 #include <string>
 #include <type_traits>
@@ -16,46 +16,114 @@ namespace support {
 template <class X>
 using options_for = hw::attention_options<hw::element_of<const X>>;
 
-/// Runs attention with every output asked for, each into a window with canaries around it, and compares them with the
-/// oracle; then runs it again for the output alone, and for output and lse, which must have the same bits: few queries
-/// take another path without weights. Empty if all is well.
-template <class Q, class K, class V>
-std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> options, spacing layout = {}) {
-  using value_type = hw::element_of<const Q>;
-  const auto queries = hw::as_view(q);
-  const auto keys = hw::as_view(k);
-  const std::size_t batch = queries.extent(0);
-  const std::size_t query_length = queries.extent(1);
-  const std::size_t heads = queries.extent(2);
-  const std::size_t key_length = keys.extent(1);
+/// Everything that an attention call writes, each in a window with canaries around it. Packed sequences have no weights
+/// and mean_weights.
+template <class T>
+class attention_outputs {
+ public:
+  template <class Q, class K, class V>
+  attention_outputs(const Q& q, const K& k, const V& v, const hw::attention_options<T>& options, spacing layout = {})
+      : attention_outputs(hw::as_view(q).extents(), hw::as_view(k).extent(1), hw::as_view(v).extent(3), options,
+                          layout) {}
 
-  window<value_type, 4> out({batch, query_length, heads, hw::as_view(v).extent(3)}, layout);
-  window<value_type, 3> lse({batch, heads, query_length}, layout);
-  window<value_type, 4> weights({batch, heads, query_length, key_length}, layout);
-  window<value_type, 3> mean_weights({batch, query_length, key_length}, layout);
+  bool intact() const {
+    return out.intact() && lse.intact() && maximum.intact() && entropy.intact() && weights.intact() &&
+           mean_weights.intact() && key_mass.intact();
+  }
+
+  window<T, 4> out;
+  window<T, 3> lse, maximum, entropy;
+  window<T, 4> weights;
+  window<T, 3> mean_weights, key_mass;
+
+ private:
+  attention_outputs(const extents<4>& q, std::size_t keys, std::size_t value_dim,
+                    const hw::attention_options<T>& options, spacing layout)
+      : out({q[0], q[1], q[2], value_dim}, layout),
+        lse({q[0], q[2], q[1]}, layout),
+        maximum({q[0], q[2], q[1]}, layout),
+        entropy({q[0], q[2], q[1]}, layout),
+        weights({q[0], q[2], options.weight_rows.data() ? options.weight_rows.size() : q[1], keys}, layout),
+        mean_weights({q[0], q[1], keys}, layout),
+        key_mass({q[0], q[2], keys}, layout) {}
+};
+
+/// The rows of weights that an option asks for.
+inline oracle::estimate<4> wanted_rows(const oracle::estimate<4>& weights, std::span<const std::int64_t> rows) {
+  if (!rows.data()) {
+    return weights;
+  }
+  extents<4> shape = weights.value.extents();
+  shape[2] = rows.size();
+  oracle::estimate<4> result(shape);
+  for_each_index(shape, [&](const extents<4>& at) {
+    const extents<4> from{at[0], at[1], static_cast<std::size_t>(rows[at[2]]), at[3]};
+    element(result.value.view(), at) = element(weights.value.view(), from);
+    element(result.error.view(), at) = element(weights.error.view(), from);
+  });
+  return result;
+}
+
+/// Runs attention with every output asked for, each into a window with canaries around it, and compares them with the
+/// oracle; then runs it again for some of the outputs only, which must have the same bits: few queries take another
+/// path for out and lse alone, and weights that are only wanted as sums are computed some rows at a time. meanings: of
+/// the rules, for the oracle. Empty if all is well.
+template <class Q, class K, class V, class... Rules>
+std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> options, spacing layout = {},
+                             const std::vector<oracle::rule>& meanings = {}, const Rules&... rules) {
+  using value_type = hw::element_of<const Q>;
   const options_for<Q> bare = options;
-  options.lse = lse.view();
-  options.weights = weights.view();
-  options.mean_weights = mean_weights.view();
-  hw::scaled_dot_product_attention_into(out.view(), q, k, v, options);
-  const oracle::attention_result expected = oracle::attention(q, k, v, bare);
+  const bool packed_sequences = options.query_offsets.data() != nullptr;
+  const auto run = [&](attention_outputs<value_type>& outputs) {
+    hw::scaled_dot_product_attention_into(outputs.out.view(), q, k, v, options, rules...);
+  };
+  attention_outputs<value_type> all(q, k, v, options, layout);
+  options.lse = all.lse.view();
+  options.maximum = all.maximum.view();
+  options.entropy = all.entropy.view();
+  options.key_mass = all.key_mass.view();
+  if (!packed_sequences) {
+    options.weights = all.weights.view();
+    options.mean_weights = all.mean_weights.view();
+  }
+  run(all);
+  const oracle::attention_result expected = oracle::attention(q, k, v, bare, meanings);
 
   std::string text;
   const auto note = [&](const char* name, const std::string& fault) {
     text += fault.empty() ? fault : std::string(name) + ": " + fault + "\n";
   };
-  note("out", within(out.view(), expected.out));
-  note("lse", within(lse.view(), expected.lse));
-  note("weights", within(weights.view(), expected.weights));
-  note("mean_weights", within(mean_weights.view(), expected.mean_weights));
-  note("canaries", out.intact() && lse.intact() && weights.intact() && mean_weights.intact() ? "" : "overwritten");
-  note("out alone", same_bits(hw::scaled_dot_product_attention(q, k, v, bare), out.view()));
-  window<value_type, 3> lse_alone({batch, heads, query_length}, layout);
+  note("out", within(all.out.view(), expected.out));
+  note("lse", within(all.lse.view(), expected.lse));
+  note("maximum", within(all.maximum.view(), expected.maximum));
+  note("entropy", within(all.entropy.view(), expected.entropy));
+  note("key_mass", within(all.key_mass.view(), expected.key_mass));
+  if (!packed_sequences) {
+    note("weights", within(all.weights.view(), wanted_rows(expected.weights, bare.weight_rows)));
+    note("mean_weights", within(all.mean_weights.view(), expected.mean_weights));
+  }
+  note("canaries", all.intact() ? "" : "overwritten");
+
+  attention_outputs<value_type> alone(q, k, v, bare, layout);
   options = bare;
-  options.lse = lse_alone.view();
-  note("out with lse", same_bits(hw::scaled_dot_product_attention(q, k, v, options), out.view()));
-  note("lse alone", same_bits(lse_alone.view(), lse.view()));
-  note("canaries of lse alone", lse_alone.intact() ? "" : "overwritten");
+  run(alone);
+  note("out alone", same_bits(alone.out.view(), all.out.view()));
+  options.lse = alone.lse.view();
+  run(alone);
+  note("out with lse", same_bits(alone.out.view(), all.out.view()));
+  note("lse alone", same_bits(alone.lse.view(), all.lse.view()));
+  options.maximum = alone.maximum.view();
+  options.entropy = alone.entropy.view();
+  if (!packed_sequences) {
+    options.weights = alone.weights.view();
+  }
+  run(alone);
+  note("out without sums", same_bits(alone.out.view(), all.out.view()));
+  note("lse without sums", same_bits(alone.lse.view(), all.lse.view()));
+  note("maximum without sums", same_bits(alone.maximum.view(), all.maximum.view()));
+  note("entropy without sums", same_bits(alone.entropy.view(), all.entropy.view()));
+  note("weights without sums", packed_sequences ? "" : same_bits(alone.weights.view(), all.weights.view()));
+  note("canaries of some outputs", alone.intact() ? "" : "overwritten");
   return text;
 }
 

@@ -44,5 +44,9 @@ template <class T>
 HEADWAVE_INLINE constexpr bool is_finite(T x) {
   return (bits_of(x) & exponent_mask<T>) != exponent_mask<T>;
 }
+template <class T>
+HEADWAVE_INLINE constexpr bool is_nan(T x) {
+  return (bits_of(x) & ~sign_bit<T>) > exponent_mask<T>;
+}
 
 }  // namespace headwave::detail

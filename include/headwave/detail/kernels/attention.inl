@@ -16,6 +16,9 @@ namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 /// nothing.
 inline constexpr int reference_slack = 8;
 
+/// A score that is so far below the reference has a power of 0. Farther, a product of both could be NaN.
+inline constexpr int no_power = -1000;
+
 template <class T>
 struct attention_task {
   static constexpr index lanes = vec<T>::lanes;
@@ -146,7 +149,7 @@ struct attention_task {
       sums(r)[0] = of_sink + of_bias + of_zero;
       if (a.maximum.data) {
         maximum_of(r) = !a.bias_key ? negative_infinity<T>() : bias_score;
-        maximum_of(r) = a.zero_key && !(maximum_of(r) > T(0)) ? T(0) : maximum_of(r);
+        maximum_of(r) = a.zero_key && maximum_of(r) < T(0) ? T(0) : maximum_of(r);
       }
       if (a.entropy.data) {
         store(moments(r), broadcast(T(0)));
@@ -294,6 +297,24 @@ struct attention_task {
     }
   }
 
+  /// The largest of a row's scores so far and of count more; NaN if one of them is.
+  T larger_score(T before, const T* s, index count) const {
+    vec<T> largest = broadcast(before);
+    bool finite = true;
+    for (index i = 0; i < count; i += lanes) {
+      const vec<T> score = load(s + i);
+      // The order of the operands leaves a NaN that is in largest there, and lets no other one in.
+      largest = maximum(score, largest);
+      finite = finite && all_finite(select(is_negative_infinity(score), broadcast(T(0)), score));
+    }
+    for (index i = 0; !finite && i < count; ++i) {
+      if (is_nan(s[i])) {
+        return s[i];
+      }
+    }
+    return reduce_maximum(largest);
+  }
+
   /// Brings a row's scores of the keys first .. last-1, both multiples of lanes, into their final form, and notes what
   /// is asked about them.
   HEADWAVE_INLINE void prepare_scores(index row, index tile_row, index first, index last) const {
@@ -306,11 +327,7 @@ struct attention_task {
       }
     }
     if (a.maximum.data) {
-      vec<T> largest = broadcast(maximum_of(row));
-      for (index key = first; key < last; key += lanes) {
-        largest = maximum(largest, load(s + key - first));
-      }
-      maximum_of(row) = reduce_maximum(largest);
+      maximum_of(row) = larger_score(maximum_of(row), s, last - first);
     }
     if (!values_finite) {
       note_hidden(tile_row, first, last);
@@ -331,7 +348,8 @@ struct attention_task {
       const vec<T> factor = exponential(broadcast(before - largest));
       if (a.entropy.data) {
         // A row that has seen nothing yet has no moment to move.
-        const T moved = before > lowest_finite<T>() ? before - largest : T(0);
+        const T distance = before > lowest_finite<T>() ? before - largest : T(0);
+        const T moved = distance < T(no_power) ? T(no_power) : distance;
         store(moments(row), multiply(multiply_add(load(sums(row)), broadcast(moved), load(moments(row))), factor));
       }
       store(sums(row), multiply(load(sums(row)), factor));
@@ -345,7 +363,8 @@ struct attention_task {
   void add_moments(index row, const T* s, index first, index last) const {
     vec<T> sum = broadcast(T(0));
     for (index key = first; key < last; key += lanes) {
-      const vec<T> score = load(s + key), x = subtract(score, broadcast(reference(row)));
+      const vec<T> score = load(s + key);
+      const vec<T> x = maximum(broadcast(T(no_power)), subtract(score, broadcast(reference(row))));
       sum = add(sum, select(is_negative_infinity(score), broadcast(T(0)), multiply(exponential(x), x)));
     }
     store(moments(row), add(load(moments(row)), sum));

@@ -32,7 +32,7 @@ void finish_by_rules(const void* object, T* scores, const score_position& row, p
     T* const s = scores + (first - keys.first);
     if constexpr (Rules::has_regions) {
       const visibility seen =
-          rules.sees({row.batch, {row.head, row.head + 1}, {row.query, row.query + 1}, {first, last}});
+          rules.sees({row.batch, {row.head, row.head + 1}, {row.query, saturated_sum(row.query, 1)}, {first, last}});
       if (seen == visibility::none) {
         for (index key = first; key < last; ++key) {
           s[key - first] = negative_infinity<T>();

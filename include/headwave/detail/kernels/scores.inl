@@ -50,7 +50,7 @@ struct score_stage {
       }
       if (a.alibi_slopes) {
         const vec<T> distance =
-            absolute(subtract(broadcast(static_cast<T>(row.position - key)), load(lane_numbers_of<T>)));
+            absolute(subtract(broadcast(static_cast<T>(saturated_sum(row.position, -key))), load(lane_numbers_of<T>)));
         const T slope = a.alibi_slopes[batch * a.alibi_batch_stride + row.head];
         score = multiply_add(distance, broadcast(-slope), score);
       }
