@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/bits.hpp>
 #include <headwave/executor.hpp>
 #include <headwave/tensor.hpp>
 
