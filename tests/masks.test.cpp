@@ -4,277 +4,637 @@
 
 #include "support/catch.hpp"
 #include "support/compare.hpp"
+#include "support/masks.hpp"
 #include "support/random.hpp"
-#include "support/random_rules.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <limits>
+#include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 /// \file
-/// Ready-made masks against their definitions, and what masks tell about themselves against what they are.
+/// Ready-made masks and their combinations: each against its formula, pair by pair; what it says about ranges and
+/// regions against all pairs of them; and attention with it against attention with the same visibility as a tensor.
 
 namespace hw = headwave;
-using support::any_mask;
+using hw::score_position;
+using support::calls;
 using support::error_of;
+using support::infinity;
 using support::lacks;
-using support::mask_source;
+using support::mask_faults;
+using support::not_a_number;
 using support::random_source;
+using support::same_bits;
+using support::told;
 
 namespace {
 
-constexpr std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t highest = std::numeric_limits<std::int64_t>::max();
+const std::vector<std::int64_t> document_ids = {0, 0, 0, 1, 1, 7, 7, 7, 2, 0, 0};
+const std::vector<std::int64_t> parents = {-1, 0, 0, 1, -1, 4, 3, 3};
+constexpr std::int64_t tree_prefix = 3;
+const std::vector<std::int64_t> row_offsets = {0, 2, 2, 5, 6};
+const std::vector<std::int64_t> block_columns = {0, 2, 0, 1, 3, 1};
 
-std::string text_of(const hw::score_position& at) {
-  return "sample " + std::to_string(at.batch) + ", head " + std::to_string(at.head) + ", query " +
-         std::to_string(at.query) + ", key " + std::to_string(at.key);
+bool is_ancestor(std::int64_t node, std::int64_t other) {
+  for (; node >= 0; node = parents[static_cast<std::size_t>(node)]) {
+    if (node == other) {
+      return true;
+    }
+  }
+  return false;
 }
 
-/// Where a mask is not as it should be, for positions about zero.
-template <class Mask, class Wanted>
-std::string differs(const Mask& mask, Wanted wanted) {
-  for (std::int64_t batch = 0; batch < 2; ++batch) {
-    for (std::int64_t head = 0; head < 2; ++head) {
-      for (std::int64_t query = -20; query < 20; ++query) {
-        for (std::int64_t key = 0; key < 20; ++key) {
-          const hw::score_position at{batch, head, query, key};
-          if (mask(at) != wanted(at)) {
-            return text_of(at);
-          }
-        }
-      }
-    }
-  }
-  return {};
+std::int64_t floor_of(std::int64_t a, std::int64_t b) {
+  return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
-/// Where a mask says something false about itself; sample 0 and 1, heads 0 to 2.
-std::string false_statement(const any_mask& mask, random_source& random, std::int64_t first, std::int64_t last) {
-  const auto between = [&](std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(random.integer(0, static_cast<std::size_t>(high - low)));
-  };
-  for (std::int64_t query = first; query < last; ++query) {
-    const hw::position_range keys = mask.keys_for(query);
-    for (std::int64_t key = 0; key < last; ++key) {
-      const hw::score_position at{key % 2, query % 2 == 0 ? 0 : 1, query, key};
-      if ((key < keys.first || key >= keys.last) && mask(at)) {
-        return "seen outside of keys_for: " + text_of(at);
-      }
-    }
+/// Bits of 2 samples, 2 heads, 6 queries and 128 keys.
+hw::tensor<std::uint64_t, 4> random_words(std::size_t samples, std::size_t heads, std::size_t queries,
+                                          std::size_t words) {
+  random_source random(64);
+  hw::tensor<std::uint64_t, 4> result({samples, heads, queries, words});
+  for (std::uint64_t& word : result) {
+    word = random.chance(0.2) ? 0 : random.chance(0.2) ? ~std::uint64_t{0} : random.bits() & random.bits();
   }
-  for (int n = 0; n < 30; ++n) {
-    hw::score_region region{
-        between(0, 1), {between(0, 1), 0}, {between(first, last - 1), 0}, {between(0, last - 1), 0}};
-    region.heads.last = between(region.heads.first + 1, 2);
-    region.queries.last = between(region.queries.first + 1, last);
-    region.keys.last = between(region.keys.first + 1, last);
-    const hw::visibility told = mask.sees(region);
-    for (std::int64_t head = region.heads.first; head < region.heads.last; ++head) {
-      for (std::int64_t query = region.queries.first; query < region.queries.last; ++query) {
-        for (std::int64_t key = region.keys.first; key < region.keys.last; ++key) {
-          const hw::score_position at{region.batch, head, query, key};
-          if (told != hw::visibility::some && mask(at) != (told == hw::visibility::all)) {
-            return std::string(told == hw::visibility::all ? "hidden in a region of all: " : "seen in one of none: ") +
-                   text_of(at);
-          }
-        }
-      }
-    }
-  }
-  return {};
+  return result;
 }
 
 }  // namespace
 
-TEST_CASE("ready-made masks are what their formulas say", "[masks]") {
-  using at = hw::score_position;
-  CHECK(differs(hw::causal_mask{}, [](at a) { return a.key <= a.query; }) == "");
-  CHECK(differs(hw::window_mask{}, [](at) { return true; }) == "");
-  CHECK(differs(hw::window_mask{3, 2}, [](at a) { return a.key - a.query <= 2 && a.query - a.key <= 3; }) == "");
-  CHECK(differs(hw::window_mask{.left = 0}, [](at a) { return a.key >= a.query; }) == "");
-  CHECK(differs(hw::prefix_mask{5}, [](at a) { return a.key < 5 || a.key <= a.query; }) == "");
-  CHECK(differs(hw::global_mask{3}, [](at a) { return a.key < 3 || a.query < 3; }) == "");
-  CHECK(differs(hw::dilated_mask{3}, [](at a) { return (a.query + 300 - a.key) % 3 == 0; }) == "");
-  CHECK(differs(hw::chunk_mask{7}, [](at a) { return (a.query + 700) / 7 == (a.key + 700) / 7; }) == "");
-  CHECK(differs(hw::distance_mask{[](std::int64_t d) { return d == -2 || d == 5; }},
-                [](at a) { return a.key == a.query - 2 || a.key == a.query + 5; }) == "");
-  CHECK(differs(hw::visible_if([](at a) { return a.head == 1 && a.key > 3; }),
-                [](at a) { return a.head == 1 && a.key > 3; }) == "");
+TEST_CASE("each mask is its formula, and what it says about regions is true", "[masks]") {
+  const auto check = [](const char* name, const auto& mask, auto formula, told regions = told::exactly) {
+    CAPTURE(name);
+    CHECK(mask_faults(mask, formula, regions) == "");
+  };
+  check("causal", hw::causal_mask{}, [](score_position at) { return at.key <= at.query; });
+  for (const std::int64_t left : {0, 1, 3, 100}) {
+    for (const std::int64_t right : {0, 1, 2, 100}) {
+      check("window", hw::window_mask{left, right},
+            [=](score_position at) { return at.key >= at.query - left && at.key <= at.query + right; });
+    }
+  }
+  check("window, left", hw::window_mask{.left = 2}, [](score_position at) { return at.key >= at.query - 2; });
+  check("window, right", hw::window_mask{.right = 2}, [](score_position at) { return at.key <= at.query + 2; });
+  check("no window", hw::window_mask{}, [](score_position) { return true; });
+  for (const std::int64_t n : {-2, 0, 1, 4, 100}) {
+    check("prefix", hw::prefix_mask{n}, [=](score_position at) { return at.key < n || at.key <= at.query; });
+    check("global", hw::global_mask{n}, [=](score_position at) { return at.query < n || at.key < n; });
+  }
+  for (const std::int64_t size :
+       {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{5}, INT64_MAX / 2, INT64_MAX}) {
+    check("chunk", hw::chunk_mask{size}, [=](score_position at) {
+      return size > 100 ? (at.key < 0) == (at.query < 0) : floor_of(at.key, size) == floor_of(at.query, size);
+    });
+    check("dilated", hw::dilated_mask{size}, [=](score_position at) { return (at.query - at.key) % size == 0; });
+  }
+  check("distance", hw::distance_mask{[](std::int64_t d) { return d == -3 || d == 0 || d > 4; }},
+        [](score_position at) {
+          const std::int64_t d = at.key - at.query;
+          return d == -3 || d == 0 || d > 4;
+        });
 }
 
-TEST_CASE("masks over memory of the caller are what their formulas say", "[masks]") {
-  using at = hw::score_position;
-  const std::vector<std::int64_t> ids{7, 7, -1, 2, 2, 7};
-  const auto known = [](std::int64_t i) { return i >= 0 && i < 6; };
-  CHECK(differs(hw::document_mask(ids), [&](at a) {
-          return known(a.query) && known(a.key) &&
-                 ids[static_cast<std::size_t>(a.query)] == ids[static_cast<std::size_t>(a.key)];
-        }) == "");
-  const hw::tensor_view<const std::int64_t, 2> turned(ids.data(), {2, 3}, {1, 2});
-  CHECK(differs(hw::document_mask(turned), [&](at a) {
-          return a.query >= 0 && a.query < 3 && a.key < 3 &&
-                 ids[static_cast<std::size_t>(a.batch + 2 * a.query)] ==
-                     ids[static_cast<std::size_t>(a.batch + 2 * a.key)];
-        }) == "");
+TEST_CASE("documents", "[masks]") {
+  const auto ids_of = [](const std::vector<std::int64_t>& ids, std::int64_t position) {
+    return position >= 0 && position < static_cast<std::int64_t>(ids.size()) ? ids[static_cast<std::size_t>(position)]
+                                                                             : -1;
+  };
+  const auto same = [&](score_position at) {
+    const std::int64_t of_query = ids_of(document_ids, at.query), of_key = ids_of(document_ids, at.key);
+    return of_query >= 0 && of_query == of_key;
+  };
+  CHECK(mask_faults(hw::document_mask(document_ids), same, told::truly) == "");
+  const hw::tensor_view<const std::int64_t, 2> repeated(document_ids, {1, document_ids.size()});
+  CHECK(mask_faults(hw::document_mask(repeated), same, told::truly) == "");
 
-  random_source random(900);
-  hw::tensor<std::uint64_t, 4> words({2, 1, 11, 1});
-  for (std::uint64_t& word : words) {
-    word = random.bits();
+  const std::vector<std::int64_t> two = {5, 5, 5, 6, 6, 6, 6, 6, -9, -9, -9, 5};
+  const hw::tensor_view<const std::int64_t, 2> of_samples(two, {2, 6});
+  const hw::document_mask each(of_samples);
+  const auto same_of_sample = [&](score_position at) {
+    return at.batch < 2 && at.query >= 0 && at.query < 6 && at.key >= 0 && at.key < 6 &&
+           two[static_cast<std::size_t>(6 * at.batch + at.query)] ==
+               two[static_cast<std::size_t>(6 * at.batch + at.key)];
+  };
+  CHECK(mask_faults(each, same_of_sample, told::truly, 3) == "");
+  // Every second id of a longer list, backwards.
+  std::vector<std::int64_t> spread(24);
+  for (std::size_t i = 0; i < 12; ++i) {
+    spread[23 - 2 * i] = two[i];
   }
-  CHECK(differs(hw::bit_mask(words.view(), 2), [&](at a) {
-          return a.query >= 2 && a.query < 13 &&
-                 (words(a.batch, 0, a.query - 2, 0) >> static_cast<unsigned>(a.key)) % 2 == 1;
-        }) == "");
+  const hw::tensor_view<const std::int64_t, 2> strided(spread.data() + 23, {2, 6}, {-12, -2});
+  CHECK(mask_faults(hw::document_mask(strided), same_of_sample, told::truly, 3) == "");
+  CHECK(mask_faults(hw::document_mask(std::span<const std::int64_t>()), [](score_position) { return false; }) == "");
 
-  //   0 - 1 - 3      behind 4 common keys
-  //     \ 2   4 - 5
-  const std::vector<std::int64_t> parents{-1, 0, 0, 1, -1, 4};
-  const std::vector<std::vector<std::int64_t>> seen{{0}, {0, 1}, {0, 2}, {0, 1, 3}, {4}, {4, 5}};
-  CHECK(differs(hw::tree_mask(parents, 4), [&](at a) {
-          if (a.key < 4) {
+  // It can tell regions of one document, and of documents without a common one.
+  const hw::document_mask mask(document_ids);
+  CHECK(mask.sees({0, {0, 1}, {0, 3}, {0, 3}}) == hw::visibility::all);
+  CHECK(mask.sees({0, {0, 1}, {0, 3}, {9, 11}}) == hw::visibility::all);
+  CHECK(mask.sees({0, {0, 1}, {0, 3}, {5, 8}}) == hw::visibility::none);
+  CHECK(mask.sees({0, {0, 1}, {9, 20}, {5, 30}}) == hw::visibility::some);
+  CHECK(mask.sees({0, {0, 1}, {11, 20}, {0, 3}}) == hw::visibility::none);
+  CHECK(mask.sees({0, {0, 1}, {0, 3}, {-5, 0}}) == hw::visibility::none);
+}
+
+TEST_CASE("bits", "[masks]") {
+  for (const std::size_t samples : {1u, 2u}) {
+    for (const std::size_t heads : {1u, 2u}) {
+      for (const std::int64_t first_query : {-4, 0, 3}) {
+        const auto words = random_words(samples, heads, 6, 1);
+        CAPTURE(samples, heads, first_query);
+        CHECK(mask_faults(
+                  hw::bit_mask(words, first_query),
+                  [&](score_position at) {
+                    const std::int64_t row = at.query - first_query;
+                    if (row < 0 || row >= 6 || at.key < 0 || at.key >= 64 || (samples > 1 && at.batch > 1) ||
+                        (heads > 1 && at.head > 1)) {
+                      return false;
+                    }
+                    const std::uint64_t word =
+                        words(samples > 1 ? static_cast<std::size_t>(at.batch) : 0,
+                              heads > 1 ? static_cast<std::size_t>(at.head) : 0, static_cast<std::size_t>(row), 0);
+                    return (word >> at.key & 1) != 0;
+                  },
+                  told::exactly, 3) == "");
+      }
+    }
+  }
+  // Regions that cross words, and end in the middle of one.
+  const auto words = random_words(1, 2, 3, 3);
+  const hw::bit_mask mask(words);
+  std::size_t faults = 0;
+  for (std::int64_t first = -70; first < 200; first += 7) {
+    for (const std::int64_t count : {1, 5, 63, 64, 65, 130, 200}) {
+      bool any = false, all = true;
+      for (std::int64_t key = first; key < first + count; ++key) {
+        for (std::int64_t query = 0; query < 2; ++query) {
+          const bool seen =
+              key >= 0 && key < 192 &&
+              (words(0, 1, static_cast<std::size_t>(query), static_cast<std::size_t>(key / 64)) >> (key % 64) & 1) != 0;
+          faults += mask({0, 1, query, key}) != seen;
+          any = any || seen;
+          all = all && seen;
+        }
+      }
+      faults += mask.sees({0, {1, 2}, {0, 2}, {first, first + count}}) != (!any  ? hw::visibility::none
+                                                                           : all ? hw::visibility::all
+                                                                                 : hw::visibility::some);
+    }
+  }
+  CHECK(faults == 0);
+}
+
+TEST_CASE("trees of drafts", "[masks]") {
+  const auto nodes = static_cast<std::int64_t>(parents.size());
+  const auto sees = [&](score_position at) {
+    const std::int64_t node = at.query - tree_prefix, other = at.key - tree_prefix;
+    if (at.key < tree_prefix) {
+      return at.key >= 0;
+    }
+    return node >= 0 && node < nodes && other < nodes && is_ancestor(node, other);
+  };
+  CHECK(mask_faults(hw::tree_mask(parents, tree_prefix), sees, told::truly) == "");
+
+  // A chain is causal; siblings see themselves only. More nodes than bits of a word.
+  std::vector<std::int64_t> chain(150), siblings(150, -1);
+  for (std::size_t n = 0; n < chain.size(); ++n) {
+    chain[n] = static_cast<std::int64_t>(n) - 1;
+  }
+  const hw::tree_mask of_chain(chain, 0), of_siblings(siblings, 0);
+  std::size_t faults = 0;
+  for (std::int64_t query = 0; query < 150; ++query) {
+    for (std::int64_t key = 0; key < 150; ++key) {
+      faults += of_chain({0, 0, query, key}) != (key <= query);
+      faults += of_siblings({0, 0, query, key}) != (key == query);
+    }
+  }
+  CHECK(faults == 0);
+  const hw::tree_mask copy = of_chain;  // owns its bits
+  CHECK(copy({0, 0, 149, 0}));
+  const hw::tree_mask empty({}, 4);
+  CHECK(mask_faults(empty, [](score_position at) { return at.key >= 0 && at.key < 4; }, told::truly) == "");
+
+  const hw::tree_mask mask(parents, tree_prefix);
+  CHECK(mask.sees({0, {0, 1}, {3, 11}, {0, 3}}) == hw::visibility::all);
+  CHECK(mask.sees({0, {0, 1}, {3, 5}, {5, 11}}) == hw::visibility::none);
+  CHECK(mask.sees({0, {0, 1}, {3, 11}, {11, 19}}) == hw::visibility::none);
+  CHECK(mask.sees({0, {0, 1}, {0, 3}, {3, 4}}) == hw::visibility::none);
+}
+
+TEST_CASE("block-sparse rows", "[masks]") {
+  for (const std::int64_t query_block : {1, 2, 3}) {
+    for (const std::int64_t key_block : {1, 2, 4}) {
+      CAPTURE(query_block, key_block);
+      const auto sees = [&](score_position at) {
+        const std::int64_t row = floor_of(at.query, query_block), column = floor_of(at.key, key_block);
+        if (row < 0 || row >= 4) {
+          return false;
+        }
+        const auto r = static_cast<std::size_t>(row);
+        for (std::int64_t i = row_offsets[r]; i < row_offsets[r + 1]; ++i) {
+          if (block_columns[static_cast<std::size_t>(i)] == column) {
             return true;
           }
-          const std::int64_t node = a.query - 4;
-          const auto sees = [&](const std::vector<std::int64_t>& list) {
-            return std::find(list.begin(), list.end(), a.key - 4) != list.end();
-          };
-          return node >= 0 && node < 6 && sees(seen[static_cast<std::size_t>(node)]);
-        }) == "");
-
-  const std::vector<std::int64_t> offsets{0, 2, 2, 3}, columns{0, 2, 1};
-  CHECK(differs(hw::block_sparse_mask(4, 3, offsets, columns), [](at a) {
-          const std::int64_t column = a.key / 3;
-          return (a.query >= 0 && a.query < 4 && (column == 0 || column == 2)) ||
-                 (a.query >= 8 && a.query < 12 && column == 1);
-        }) == "");
-}
-
-TEST_CASE("what masks tell about themselves is true", "[masks]") {
-  random_source random(910);
-  std::string failures;
-  for (std::size_t n = 0; n < 60 * mask_source::kinds; ++n) {
-    const std::size_t length = random.pick({1, 7, 20, 70, 140});
-    mask_source masks(random, 2, 2, length);
-    const any_mask mask = n % 2 == 0 ? masks.draw_one(n / 2 % mask_source::kinds) : masks.draw(3);
-    const std::string fault = false_statement(mask, random, -static_cast<std::int64_t>(random.integer(0, length)),
-                                              static_cast<std::int64_t>(length) + 10);
-    failures += fault.empty() ? fault : mask.text() + ", length " + std::to_string(length) + ": " + fault + "\n";
-  }
-  CHECK(failures.substr(0, 2000) == "");
-}
-
-TEST_CASE("masks know most regions", "[masks]") {
-  using hw::visibility;
-  const auto region = [](std::int64_t first_query, std::int64_t last_query, std::int64_t first_key,
-                         std::int64_t last_key) {
-    return hw::score_region{0, {0, 1}, {first_query, last_query}, {first_key, last_key}};
-  };
-  const auto before = region(64, 80, 0, 16), own = region(64, 80, 64, 80), after = region(64, 80, 80, 96);
-  CHECK(hw::causal_mask{}.sees(before) == visibility::all);
-  CHECK(hw::causal_mask{}.sees(own) == visibility::some);
-  CHECK(hw::causal_mask{}.sees(after) == visibility::none);
-  CHECK(hw::window_mask{20, 20}.sees(before) == visibility::none);
-  CHECK(hw::window_mask{20, 20}.sees(own) == visibility::all);
-  CHECK(hw::window_mask{20, 20}.sees(after) == visibility::some);
-  CHECK(hw::prefix_mask{16}.sees(before) == visibility::all);
-  CHECK(hw::prefix_mask{16}.sees(after) == visibility::none);
-  CHECK(hw::global_mask{16}.sees(before) == visibility::all);
-  CHECK(hw::global_mask{16}.sees(own) == visibility::none);
-  CHECK(hw::chunk_mask{16}.sees(own) == visibility::all);
-  CHECK(hw::chunk_mask{16}.sees(after) == visibility::none);
-  CHECK(hw::distance_mask{[](std::int64_t d) { return d > 0; }}.sees(before) == visibility::none);
-  CHECK(hw::distance_mask{[](std::int64_t d) { return d > 0; }}.sees(after) == visibility::all);
-  std::vector<std::int64_t> ids(96, 1);
-  std::fill_n(ids.begin(), 64, 0);
-  CHECK(hw::document_mask(ids).sees(before) == visibility::none);
-  CHECK(hw::document_mask(ids).sees(own) == visibility::all);
-  CHECK((!hw::causal_mask{}).sees(before) == visibility::none);
-  CHECK((!hw::causal_mask{}).sees(after) == visibility::all);
-  CHECK((hw::causal_mask{} && hw::window_mask{20, 20}).sees(before) == visibility::none);
-  CHECK((hw::causal_mask{} || hw::window_mask{20, 20}).sees(own) == visibility::all);
-  CHECK((hw::causal_mask{} || hw::chunk_mask{16}).sees(after) == visibility::none);
-}
-
-TEST_CASE("bounds of keys at the ends of the integers", "[masks]") {
-  const auto is = [](hw::position_range a, std::int64_t first, std::int64_t last) {
-    return a.first == first && a.last == last;
-  };
-  CHECK(is(hw::causal_mask{}.keys_for(5), lowest, 6));
-  CHECK(is(hw::causal_mask{}.keys_for(highest), lowest, highest));
-  CHECK(is(hw::window_mask{3, 2}.keys_for(5), 2, 8));
-  CHECK(is(hw::window_mask{3, 2}.keys_for(lowest), lowest, lowest + 3));
-  CHECK(is(hw::window_mask{}.keys_for(highest), 0, highest));
-  CHECK(is(hw::chunk_mask{4}.keys_for(-1), -4, 0));
-  CHECK(is(hw::chunk_mask{4}.keys_for(6), 4, 8));
-  CHECK(is(hw::chunk_mask{highest}.keys_for(6), 0, highest));
-  const hw::position_range nothing = (hw::window_mask{0, 0} && hw::prefix_mask{3}).keys_for(7);
-  CHECK(is(nothing, 7, 8));
-  CHECK(is((hw::window_mask{1, 0} || hw::window_mask{0, 2}).keys_for(7), 6, 10));
-}
-
-TEST_CASE("positions at the ends of the integers are seen or not, as any", "[masks]") {
-  const std::vector<std::int64_t> parents{-1, 0}, ids{1, 1}, offsets{0, 1}, columns{0};
-  const hw::tensor<std::uint64_t, 4> words({1, 1, 2, 1});
-  for (const std::int64_t query : {lowest, highest}) {
-    const hw::score_position at{0, 0, query, 3};
-    CAPTURE(query);
-    CHECK(hw::causal_mask{}(at) == (query == highest));
-    CHECK_FALSE(hw::window_mask{5, 5}(at));
-    CHECK(hw::prefix_mask{4}(at));
-    CHECK(hw::global_mask{4}(at));
-    CHECK_FALSE(hw::chunk_mask{8}(at));
-    CHECK_FALSE(hw::document_mask(ids)(at));
-    CHECK_FALSE(hw::bit_mask(words.view(), 1)(at));
-    CHECK(hw::tree_mask(parents, 4)(at));
-    CHECK_FALSE(hw::block_sparse_mask(4, 4, offsets, columns)(at));
-    // 2^63 is 2 modulo 3, and -2^63 is 1.
-    CHECK(hw::dilated_mask{1}(at));
-    CHECK(hw::dilated_mask{2}(at) == (query == highest));
-    CHECK(hw::distance_mask{[](std::int64_t d) { return d != 0; }}(at));
+        }
+        return false;
+      };
+      CHECK(mask_faults(hw::block_sparse_mask(query_block, key_block, row_offsets, block_columns), sees) == "");
+    }
   }
 }
 
-TEST_CASE("masks that cannot be are errors", "[masks][errors]") {
-  const auto tree = [](const std::vector<std::int64_t>& parents) {
-    return error_of([&] { hw::tree_mask(parents, 0); });
+TEST_CASE("masks refuse numbers that mean nothing", "[masks][errors]") {
+  using numbers = std::vector<std::int64_t>;
+  const auto tree = [](const numbers& of_nodes, std::int64_t prefix) {
+    return error_of([&] { hw::tree_mask(of_nodes, prefix); });
   };
-  CHECK(tree({-1, 0, 1}) == "");
-  CHECK(lacks(tree({0}), {"tree_mask", "parent"}) == "");
-  CHECK(lacks(tree({-1, 2, 0}), {"tree_mask", "parent"}) == "");
-  CHECK(lacks(tree({-2}), {"tree_mask", "parent"}) == "");
-  const auto blocks = [](std::int64_t rows, std::int64_t keys, const std::vector<std::int64_t>& offsets,
-                         const std::vector<std::int64_t>& columns) {
-    return error_of([&] { hw::block_sparse_mask(rows, keys, offsets, columns); });
+  CHECK(lacks(tree({-1, 1}, 0), {"tree_mask", "parent"}) == "");
+  CHECK(lacks(tree({0}, 0), {"tree_mask"}) == "");
+  CHECK(lacks(tree({-2}, 0), {"tree_mask"}) == "");
+  CHECK(lacks(tree({-1}, -1), {"tree_mask", "prefix"}) == "");
+  CHECK(tree({-1, 0, 0}, 9) == "");
+
+  const auto blocks = [](std::int64_t query_block, std::int64_t key_block, const numbers& offsets,
+                         const numbers& columns) {
+    return error_of([&] { hw::block_sparse_mask(query_block, key_block, offsets, columns); });
   };
-  CHECK(blocks(4, 4, {0, 2, 3}, {0, 1, 0}) == "");
-  CHECK(lacks(blocks(0, 4, {0, 1}, {0}), {"block_sparse_mask", "empty"}) == "");
-  CHECK(lacks(blocks(4, -1, {0, 1}, {0}), {"block_sparse_mask", "empty"}) == "");
-  CHECK(lacks(blocks(4, 4, {}, {}), {"block_sparse_mask", "offsets"}) == "");
-  CHECK(lacks(blocks(4, 4, {0, 2}, {0}), {"block_sparse_mask", "offsets"}) == "");
-  CHECK(lacks(blocks(4, 4, {1, 1}, {0}), {"block_sparse_mask", "offsets"}) == "");
-  CHECK(lacks(blocks(4, 4, {0, 2, 1, 2}, {0, 1}), {"block_sparse_mask", "decrease"}) == "");
-  CHECK(lacks(blocks(4, 4, {0, 3, 1, 2}, {0, 1}), {"block_sparse_mask"}) == "");
-  CHECK(lacks(blocks(4, 4, {0, 2}, {1, 1}), {"block_sparse_mask", "rise"}) == "");
+  CHECK(blocks(2, 2, {0, 1, 1}, {5}) == "");
+  CHECK(blocks(2, 2, {0}, {}) == "");
+  CHECK(lacks(blocks(0, 2, {0, 1}, {5}), {"block_sparse_mask", "empty"}) == "");
+  CHECK(lacks(blocks(2, -1, {0, 1}, {5}), {"block_sparse_mask", "empty"}) == "");
+  CHECK(lacks(blocks(2, 2, {}, {}), {"block_sparse_mask", "offsets"}) == "");
+  CHECK(lacks(blocks(2, 2, {1, 1}, {5}), {"block_sparse_mask", "begin with 0"}) == "");
+  CHECK(lacks(blocks(2, 2, {0, 2}, {5}), {"block_sparse_mask", "number of columns"}) == "");
+  CHECK(lacks(blocks(2, 2, {0, -1}, {5}), {"block_sparse_mask", "number of columns"}) == "");
+  CHECK(lacks(blocks(2, 2, {0, 2, 1, 2}, {5, 6}), {"block_sparse_mask", "decrease"}) == "");
+  // Columns are not read where an offset points behind them.
+  CHECK(lacks(blocks(2, 2, {0, std::int64_t{1} << 40, 2}, {5, 6}), {"block_sparse_mask", "decrease"}) == "");
+  CHECK(lacks(blocks(2, 2, {0, 2}, {6, 6}), {"block_sparse_mask", "rise"}) == "");
+  CHECK(lacks(blocks(2, 2, {0, 2}, {6, 5}), {"block_sparse_mask", "rise"}) == "");
+  CHECK(blocks(2, 2, {0, 1, 2}, {6, 5}) == "");
+
+  CHECK(lacks(error_of([] { hw::chunk_mask{0}; }), {"size", "at least 1", "0"}) == "");
+  CHECK(lacks(error_of([] { hw::dilated_mask{-3}; }), {"stride", "at least 1", "-3"}) == "");
+  CHECK(lacks(error_of([] { hw::window_mask{.left = -1}; }), {"window", "at least 0", "-1"}) == "");
+  CHECK(lacks(error_of([] { hw::window_mask{.right = INT64_MIN}; }), {"window"}) == "");
+  CHECK(error_of([] { hw::window_mask{0, 0}; }) == "");
+  static_assert(hw::chunk_mask{4}({0, 0, 7, 4}) && !hw::chunk_mask{4}({0, 0, 7, 3}));
 }
 
-TEST_CASE("operators make masks of masks only", "[masks]") {
-  using function = std::function<bool(hw::score_position)>;
-  const function given = [](hw::score_position at) { return at.key == 1; };
-  const function none;
-  // Somebody's test for an empty function stays one.
-  static_assert(std::is_same_v<decltype(!given), bool> && std::is_same_v<decltype(given && none), bool> &&
-                std::is_same_v<decltype(given || none), bool>);
-  CHECK(!none);
-  CHECK((given && !none));
-  static_assert(hw::score_mask<decltype(hw::causal_mask{} && given)>);
-  static_assert(hw::score_mask<decltype(given || hw::causal_mask{})>);
-  static_assert(hw::score_mask<decltype(!hw::visible_if(given))>);
-  CHECK((hw::visible_if(given) && given)({0, 0, 0, 1}));
-  CHECK_FALSE((!hw::visible_if(given))({0, 0, 0, 1}));
+TEST_CASE("masks combine, nested to any depth", "[masks]") {
+  const auto third = hw::visible_if([](score_position at) { return at.key % 3 == 0; });
+  const auto is_third = [](score_position at) { return at.key % 3 == 0; };
+  const auto is_near = [](score_position at) { return at.key >= at.query - 2 && at.key <= at.query + 1; };
+  const auto is_past = [](score_position at) { return at.key <= at.query; };
+  const hw::window_mask window{2, 1};
+  const hw::causal_mask past;
+  const hw::chunk_mask chunk{4};
+  const auto in_chunk = [](score_position at) { return floor_of(at.query, 4) == floor_of(at.key, 4); };
+  const auto check = [](const auto& mask, auto formula, told regions = told::truly) {
+    CHECK(mask_faults(mask, formula, regions) == "");
+  };
+  check(window && past, [&](score_position at) { return is_near(at) && is_past(at); });
+  check(window || past, [&](score_position at) { return is_near(at) || is_past(at); });
+  check(!window, [&](score_position at) { return !is_near(at); }, told::exactly);
+  check(!!past, is_past, told::exactly);
+  check(third && past, [&](score_position at) { return is_third(at) && is_past(at); });
+  check(third || past, [&](score_position at) { return is_third(at) || is_past(at); });
+  check(!third, [&](score_position at) { return !is_third(at); });
+  check(past || third, [&](score_position at) { return is_third(at) || is_past(at); });
+  check((window || chunk) && !(third && past),
+        [&](score_position at) { return (is_near(at) || in_chunk(at)) && !(is_third(at) && is_past(at)); });
+  check(!(!window || !(chunk || third)),
+        [&](score_position at) { return is_near(at) && (in_chunk(at) || is_third(at)); });
+  // One side has an empty range of keys.
+  check((hw::window_mask{0, 0} && hw::visible_if(hw::distance_mask{[](std::int64_t d) { return d == 1; }})) || chunk,
+        in_chunk);
+  struct nothing {
+    bool operator()(score_position) const { return false; }
+    hw::position_range keys_for(std::int64_t) const { return {7, -7}; }
+    hw::visibility sees(const hw::score_region&) const { return hw::visibility::none; }
+  };
+  check(nothing{}, [](score_position) { return false; }, told::exactly);
+  check(hw::visible_if(nothing{}) || chunk, in_chunk, told::exactly);
+  check(chunk || hw::visible_if(nothing{}), in_chunk, told::exactly);
+  check(!hw::visible_if(nothing{}), [](score_position) { return true; }, told::exactly);
+  check(hw::visible_if(nothing{}) && third, [](score_position) { return false; }, told::exactly);
+
+  // A combination tells what its parts tell.
+  static_assert(hw::detail::bounds_keys<decltype(third && past)> && !hw::detail::bounds_keys<decltype(third || past)>);
+  static_assert(hw::detail::bounds_keys<decltype(window || past)> && !hw::detail::bounds_keys<decltype(!past)>);
+  static_assert(hw::detail::knows_regions<decltype(third || past)> && !hw::detail::knows_regions<decltype(!third)>);
+  const hw::score_region early{0, {0, 1}, {0, 3}, {5, 9}}, late{0, {0, 1}, {9, 12}, {5, 9}};
+  CHECK((third && past).sees(early) == hw::visibility::none);
+  CHECK((third || past).sees(late) == hw::visibility::all);
+  CHECK((!past).sees(early) == hw::visibility::all);
+  CHECK((!past).sees(late) == hw::visibility::none);
+  CHECK((!past || third).sees(early) == hw::visibility::all);
+
+  // What can only be moved can be combined, too.
+  auto owner = std::make_unique<int>(3);
+  const auto mask = hw::visible_if([p = std::move(owner)](score_position at) { return at.key < *p; }) && past;
+  CHECK(mask({0, 0, 5, 2}));
+  CHECK(!mask({0, 0, 5, 3}));
+}
+
+namespace {
+
+/// Attention on some shape, with a mask and with its visibility as a tensor: prefills and few rows.
+template <class T>
+struct masked_problem {
+  std::size_t query_length, key_length, heads, kv_heads, head_dim;
+  std::vector<std::int64_t> starts = {};  ///< of the two samples; none: key_length - query_length
+
+  template <class... Masks>
+  std::string faults(const Masks&... masks) const {
+    random_source random(query_length * 1000 + key_length);
+    const auto q = random.tensor<T>({2, query_length, heads, head_dim});
+    auto k = random.tensor<T>({2, key_length, kv_heads, head_dim});
+    auto v = random.tensor<T>({2, key_length, kv_heads, 5});
+    hw::tensor<bool, 4> visible({2, heads, query_length, key_length});
+    support::for_each_index(visible.extents(), [&](const auto& at) {
+      const std::int64_t start = starts.empty()
+                                     ? static_cast<std::int64_t>(key_length) - static_cast<std::int64_t>(query_length)
+                                     : starts[at[0]];
+      const score_position position{static_cast<std::int64_t>(at[0]), static_cast<std::int64_t>(at[1]),
+                                    start + static_cast<std::int64_t>(at[2]), static_cast<std::int64_t>(at[3])};
+      support::element(visible.view(), at) = (masks(position) && ...);
+    });
+    // The first block of keys has numbers only, unless it is the last.
+    const std::size_t group = heads / kv_heads, first_poison = key_length > 256 ? 256 : 0;
+    support::for_each_index(support::extents<3>{2, key_length - first_poison, kv_heads}, [&](auto at) {
+      at[1] += first_poison;
+      bool seen = false;
+      for (std::size_t n = 0; n < group * query_length; ++n) {
+        seen = seen || visible(at[0], at[2] * group + n % group, n / group, at[1]);
+      }
+      for (std::size_t c = 0; !seen && c < head_dim; ++c) {
+        k(at[0], at[1], at[2], c) = static_cast<T>(c % 2 ? not_a_number : infinity);
+      }
+      for (std::size_t c = 0; !seen && c < 5; ++c) {
+        v(at[0], at[1], at[2], c) = static_cast<T>(c % 2 ? not_a_number : -infinity);
+      }
+      // Seen by some rows only.
+      if (seen && at[1] % 41 == 7) {
+        v(at[0], at[1], at[2], 3) = static_cast<T>(infinity);
+      }
+    });
+    const auto run = [&](const hw::attention_options<T>& given, const auto&... rules) {
+      hw::attention_options<T> options = given;
+      options.query_starts = starts;
+      hw::tensor<T, 3> lse({2, heads, query_length});
+      hw::tensor<T, 4> weights({2, heads, query_length, key_length});
+      options.lse = lse;
+      const auto out = hw::scaled_dot_product_attention(q, k, v, options, rules...);
+      const auto lse_alone = lse;
+      options.weights = weights;
+      const auto with_weights = hw::scaled_dot_product_attention(q, k, v, options, rules...);
+      return std::vector<std::vector<T>>{support::flat(out), support::flat(lse_alone), support::flat(weights),
+                                         support::flat(with_weights), support::flat(lse)};
+    };
+    const auto expected = run({.visible = visible}), actual = run({}, masks...);
+    std::string text;
+    const char* const names[] = {"out", "lse", "weights", "out with weights", "lse with weights"};
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+      const hw::tensor_view<const T, 1> a(actual[n], {actual[n].size()}), e(expected[n], {expected[n].size()});
+      const std::string fault = same_bits(a, e);
+      text += fault.empty() ? "" : std::string(names[n]) + ": " + fault + "\n";
+    }
+    return text;
+  }
+};
+
+template <class T>
+void check_attention(const masked_problem<T>& problem) {
+  CAPTURE(problem.query_length, problem.key_length, problem.heads, problem.kv_heads, problem.starts);
+  const auto check = [&](const char* name, const auto&... masks) {
+    CAPTURE(name);
+    CHECK(problem.faults(masks...) == "");
+  };
+  const auto n = static_cast<std::int64_t>(problem.key_length);
+  std::vector<std::int64_t> ids(problem.key_length);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int64_t>(i / 37);
+  }
+  const auto words = random_words(2, problem.heads, problem.query_length, (problem.key_length + 63) / 64);
+  const std::int64_t first_query = problem.starts.empty() ? n - static_cast<std::int64_t>(problem.query_length) : 0;
+  std::vector<std::int64_t> offsets = {0}, columns;
+  for (std::int64_t row = 0; row * 5 < n; ++row) {
+    for (std::int64_t column = row % 3; column * 16 < n; column += 1 + row % 4) {
+      columns.push_back(column);
+    }
+    offsets.push_back(static_cast<std::int64_t>(columns.size()));
+  }
+  std::vector<std::int64_t> drafts(problem.query_length + 3);
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    drafts[i] = static_cast<std::int64_t>(i) / 2 - 1;
+  }
+  check("causal", hw::causal_mask{});
+  check("window", hw::window_mask{20, 3});
+  check("wide window", hw::window_mask{.left = 270});
+  check("prefix", hw::prefix_mask{n / 2});
+  check("window and global", hw::window_mask{9, 9} || hw::global_mask{3});
+  check("chunk", hw::chunk_mask{50});
+  check("dilated", hw::dilated_mask{17});
+  check("distance", hw::distance_mask{[](std::int64_t d) { return d < -100 || d == 0; }});
+  check("documents", hw::document_mask(ids));
+  check("bits", hw::bit_mask(words, first_query));
+  check("tree",
+        hw::tree_mask(drafts, (std::max)(std::int64_t{0}, n - static_cast<std::int64_t>(problem.query_length))));
+  check("blocks", hw::block_sparse_mask(5, 16, offsets, columns));
+  check("nothing seen", hw::causal_mask{} && !hw::causal_mask{});
+  check("all seen", hw::causal_mask{} || !hw::causal_mask{});
+  check("two masks", hw::causal_mask{}, !hw::dilated_mask{2});
+  check("heads", hw::visible_if([](score_position at) { return (at.head + at.batch + at.key) % 3 != 0; }),
+        hw::prefix_mask{n - 20});
+  check("nested", (hw::chunk_mask{30} || hw::document_mask(ids)) && !(hw::window_mask{2, 2} && hw::dilated_mask{3}));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention with a mask has the bits of attention with its visibility as a tensor",
+                   "[masks][attention][bits]", float, double) {
+  check_attention<TestType>({20, 300, 4, 2, 8});
+  check_attention<TestType>({3, 300, 4, 2, 8, {297, 40}});
+  check_attention<TestType>({1, 530, 3, 3, 9});
+  check_attention<TestType>({2, 280, 4, 1, 16});
+}
+
+TEMPLATE_TEST_CASE("masks at positions before the first key and past the last", "[masks][attention][bits]", float,
+                   double) {
+  check_attention<TestType>({30, 20, 2, 1, 4, {-12, 7}});
+  check_attention<TestType>({2, 20, 2, 1, 4, {-1, 19}});
+  check_attention<TestType>({3, 0, 2, 1, 4});
+}
+
+TEMPLATE_TEST_CASE("masks at extreme positions", "[masks][attention][bits]", float, double) {
+  random_source random(62);
+  const auto q = random.tensor<TestType>({1, 4, 1, 4});
+  const auto k = random.tensor<TestType>({1, 5, 1, 4});
+  const auto v = random.tensor<TestType>({1, 5, 1, 4});
+  const auto all = hw::scaled_dot_product_attention(q, k, v);
+  const hw::tensor<TestType, 4> none({1, 4, 1, 4});
+  const auto check = [&](std::int64_t start, const auto& mask, const hw::tensor<TestType, 4>& expected) {
+    CAPTURE(start);
+    for (const std::size_t rows : {4u, 1u}) {
+      hw::tensor<TestType, 3> maximum({1, 1, rows});  // with it, another path is taken
+      const auto few = q.view().slice(1, 0, rows);
+      CHECK(same_bits(hw::scaled_dot_product_attention(few, k, v, hw::attention_options<TestType>{.query_start = start},
+                                                       mask),
+                      expected.view().slice(1, 0, rows)) == "");
+      CHECK(same_bits(hw::scaled_dot_product_attention(
+                          few, k, v, hw::attention_options<TestType>{.query_start = start, .maximum = maximum}, mask),
+                      expected.view().slice(1, 0, rows)) == "");
+    }
+  };
+  const hw::distance_mask ahead{[](std::int64_t d) { return d > 0; }};
+  for (const std::int64_t start : {INT64_MAX, INT64_MAX - 2, INT64_MAX / 2 + 1}) {
+    check(start, hw::causal_mask{}, all);
+    check(start, hw::window_mask{.left = 3}, none);
+    check(start, hw::window_mask{}, all);
+    check(start, hw::window_mask{0, INT64_MAX}, none);
+    check(start, hw::chunk_mask{INT64_MAX}, all);
+    check(start, hw::chunk_mask{7}, none);
+    check(start, ahead, none);
+    check(start, !ahead, all);
+    check(start, hw::dilated_mask{1}, all);
+    check(start, hw::global_mask{2},
+          hw::scaled_dot_product_attention(q, k.view().slice(1, 0, 2), v.view().slice(1, 0, 2)));
+  }
+  for (const std::int64_t start : {INT64_MIN, INT64_MIN + 1, INT64_MIN / 2 - 9}) {
+    check(start, hw::causal_mask{}, none);
+    check(start, hw::window_mask{.right = 3}, none);
+    check(start, hw::window_mask{INT64_MAX, INT64_MAX}, all);
+    check(start, hw::chunk_mask{INT64_MAX}, none);
+    check(start, hw::chunk_mask{7}, none);
+    check(start, ahead, all);
+    check(start, !ahead, none);
+    check(start, hw::global_mask{2}, all);
+    check(start, hw::document_mask(document_ids), none);
+  }
+}
+
+namespace {
+
+/// Keys, or values, each on a page of its own; pages can be closed, so that reading one ends the program.
+template <class T>
+class pages {
+ public:
+  pages(std::size_t count, std::size_t width) : size_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))), count_(count) {
+    memory_ =
+        static_cast<char*>(mmap(nullptr, count * size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(memory_ != MAP_FAILED);
+    view_ = {reinterpret_cast<const T*>(memory_),
+             {1, count, 1, width},
+             {0, static_cast<hw::index>(size_ / sizeof(T)), 0, 1}};
+    random_source random(count);
+    for (std::size_t key = 0; key < count; ++key) {
+      for (std::size_t c = 0; c < width; ++c) {
+        reinterpret_cast<T*>(memory_ + key * size_)[c] = static_cast<T>(random.bell());
+      }
+    }
+  }
+  pages(const pages&) = delete;
+  pages& operator=(const pages&) = delete;
+  ~pages() { munmap(memory_, count_ * size_); }
+
+  void close(std::size_t key) { REQUIRE(mprotect(memory_ + key * size_, size_, PROT_NONE) == 0); }
+  const hw::tensor_view<const T, 4>& view() const { return view_; }
+
+ private:
+  std::size_t size_, count_;
+  char* memory_;
+  hw::tensor_view<const T, 4> view_;
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("keys and values outside of a mask's bounds are not read", "[masks][attention]", float, double) {
+  const auto check = [](std::size_t rows, std::size_t count, const auto& mask, auto is_bounded) {
+    CAPTURE(rows, count);
+    pages<TestType> k(count, 6), v(count, 9);
+    random_source random(rows);
+    const auto q = random.tensor<TestType>({1, rows, 1, 6});
+    const auto expected = hw::scaled_dot_product_attention(q, k.view(), v.view(), {}, mask);
+    for (std::size_t key = 0; key < count; ++key) {
+      if (is_bounded(static_cast<std::int64_t>(key))) {
+        k.close(key);
+        v.close(key);
+      }
+    }
+    CHECK(same_bits(hw::scaled_dot_product_attention(q, k.view(), v.view(), {}, mask), expected) == "");
+  };
+  for (const std::size_t rows : {1u, 3u, 20u}) {
+    const std::int64_t first = 300 - static_cast<std::int64_t>(rows);
+    check(rows, 300, hw::window_mask{20, 0}, [=](std::int64_t key) { return key < first - 20; });
+    check(rows, 300, hw::chunk_mask{100}, [](std::int64_t key) { return key < 200; });
+    check(rows, 300, hw::visible_if([](score_position at) { return at.key != 299; }) && hw::window_mask{7, 0},
+          [=](std::int64_t key) { return key < first - 7; });
+    check(rows, 300, hw::chunk_mask{50} || hw::window_mask{9, 3}, [](std::int64_t key) { return key < 250; });
+  }
+  // Few rows skip groups of keys that the mask knows to be hidden, wherever they lie.
+  check(1, 600, hw::window_mask{20, 0} || hw::global_mask{16}, [](std::int64_t key) { return key >= 16 && key < 576; });
+  std::vector<std::int64_t> ids(600);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = i < 32 || i >= 320 ? 1 : i < 64 ? 2 : 3;
+  }
+  check(3, 600, hw::document_mask(ids), [](std::int64_t key) { return key >= 32 && key < 320; });
+}
+
+TEMPLATE_TEST_CASE("masks are asked about the keys that are left, and not where all is known", "[masks][attention]",
+                   float, double) {
+  random_source random(7);
+  const auto q = random.tensor<TestType>({1, 20, 1, 4});
+  const auto k = random.tensor<TestType>({1, 400, 1, 4});
+  const auto v = random.tensor<TestType>({1, 400, 1, 4});
+  const auto count = [&](const hw::attention_options<TestType>& options, auto make_mask) {
+    calls asked;
+    hw::scaled_dot_product_attention(q, k, v, options, make_mask(asked));
+    return asked.count;
+  };
+  const auto plain = [](calls& asked) {
+    return hw::visible_if([&asked](score_position) { return ++asked.count > 0; });
+  };
+  CHECK(count({}, plain) == 20 * 400);
+  CHECK(count({.causal = true}, plain) == 20 * 381 + 190);
+  CHECK(count({.window = {3, 2}}, plain) == 18 * 6 + 5 + 4);
+  const std::vector<std::int64_t> keys = {33}, queries = {7};
+  CHECK(count({.query_lengths = queries, .key_lengths = keys}, plain) == 7 * 33);
+  CHECK(count({}, [](calls& asked) {
+          return hw::window_mask{4, 0} && hw::visible_if([&asked](score_position) { return ++asked.count > 0; });
+        }) == 20 * 5);
+
+  // One answer for a region, and none for its pairs.
+  struct knowing {
+    calls& asked;
+    hw::visibility answer;
+    bool operator()(score_position) const {
+      ++asked.count;
+      return answer == hw::visibility::all;
+    }
+    hw::visibility sees(const hw::score_region& region) const {
+      ++asked.regions;
+      asked.bad_regions += region.heads.first >= region.heads.last || region.queries.first >= region.queries.last ||
+                           region.keys.first >= region.keys.last || region.keys.first < 0 || region.keys.last > 400 ||
+                           region.queries.first < 380 || region.queries.last > 400 || region.batch != 0;
+      return answer;
+    }
+  };
+  for (const hw::visibility answer : {hw::visibility::all, hw::visibility::none}) {
+    for (const std::size_t rows : {20u, 2u}) {
+      calls asked;
+      const auto last = q.view().slice(1, 20 - rows, rows);
+      const auto out = hw::scaled_dot_product_attention(last, k, v, {}, knowing{asked, answer});
+      CHECK(asked.count == 0);
+      CHECK(asked.regions > 0);
+      CHECK(asked.bad_regions == 0);
+      CHECK(same_bits(out, answer == hw::visibility::all ? hw::scaled_dot_product_attention(last, k, v)
+                                                         : hw::tensor<TestType, 4>({1, rows, 1, 4})) == "");
+    }
+  }
 }

@@ -8,14 +8,16 @@
 
 /// \file
 /// Masks that are often wanted, to be given to attention as they are or combined by &&, || and !: see score_rule.hpp.
-/// Each says by its formula which key j a query at position i sees. What a mask hides is skipped in groups of keys
-/// where the mask can tell, and where all is visible nothing is asked.
+/// Each says by its formula which key j a query at position i sees, for positions up to 2^62 on both sides of 0. What a
+/// mask hides is skipped in groups of keys where the mask can tell, and where all is visible nothing is asked.
+///
+/// A count, size or stride that is too small, such as a chunk_mask of 0, is an error (shape_error).
 
 namespace headwave {
 
 namespace detail {
 
-/// Keys that position i sees are i + first .. i + last-1, bounds where they would overflow.
+/// position + offset, or the bound that it would overflow.
 HEADWAVE_INLINE constexpr std::int64_t shifted(std::int64_t position, std::int64_t offset) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(position, offset, &sum) ? (offset < 0 ? INT64_MIN : INT64_MAX) : sum;
@@ -36,6 +38,21 @@ HEADWAVE_INLINE constexpr std::int64_t floor_divide(std::int64_t a, std::int64_t
   return a / b - (a % b < 0 ? 1 : 0);
 }
 
+/// A number of a mask that is not less than Least.
+template <std::int64_t Least>
+class mask_count {
+ public:
+  HEADWAVE_INLINE constexpr mask_count(std::int64_t value) : value_(value) {
+    if (value < Least) [[unlikely]] {
+      fail("mask", "a window must be at least 0, a size or stride at least 1: " + std::to_string(value));
+    }
+  }
+  HEADWAVE_INLINE constexpr operator std::int64_t() const { return value_; }
+
+ private:
+  std::int64_t value_;
+};
+
 HEADWAVE_INLINE void require_mask(bool holds, const char* mask, const char* rule) {
   if (!holds) [[unlikely]] {
     fail(mask, rule);
@@ -55,9 +72,9 @@ struct causal_mask {
   }
 };
 
-/// i - left <= j <= i + right. left and right are not negative.
+/// i - left <= j <= i + right. left and right are not negative; INT64_MAX is no bound.
 struct window_mask {
-  std::int64_t left = INT64_MAX, right = INT64_MAX;
+  detail::mask_count<0> left = INT64_MAX, right = INT64_MAX;
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
     return at.key >= detail::shifted(at.query, -left) && at.key <= detail::shifted(at.query, right);
@@ -101,7 +118,7 @@ struct global_mask {
 
 /// floor(i / size) = floor(j / size): only the query's own chunk. size is positive.
 struct chunk_mask {
-  std::int64_t size = 1;
+  detail::mask_count<1> size = 1;
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
     return detail::floor_divide(at.query, size) == detail::floor_divide(at.key, size);
@@ -122,10 +139,15 @@ struct chunk_mask {
 
 /// i - j is a multiple of stride. stride is positive. Source: Child et al. (2019).
 struct dilated_mask {
-  std::int64_t stride = 1;
+  detail::mask_count<1> stride = 1;
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
     return (at.query % stride - at.key % stride) % stride == 0;
+  }
+  HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
+    const std::int64_t nearest = r.queries.first - r.keys.last + 1, farthest = r.queries.last - 1 - r.keys.first;
+    const bool any = detail::floor_divide(farthest, stride) > detail::floor_divide(nearest - 1, stride);
+    return detail::some_of(!any, stride == 1 || (any && nearest == farthest));
   }
 };
 
@@ -154,7 +176,7 @@ template <class F>
 distance_mask(F) -> distance_mask<F>;
 
 /// Query and key belong to the same document: ids[i] = ids[j]. Positions without an id see nothing and are not seen.
-/// ids: [length] for all samples, or [batch, length]; they have to outlive the mask.
+/// ids: [length] for all samples, or [batch, length], or [1, length]; they have to outlive the mask.
 class document_mask {
  public:
   HEADWAVE_INLINE explicit document_mask(std::span<const std::int64_t> ids)
@@ -163,18 +185,25 @@ class document_mask {
       : ids_(ids.data(), ids.extents(), {ids.extent(0) == 1 ? 0 : ids.stride(0), ids.stride(1)}) {}
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    return known(at.query) && known(at.key) && id(at.batch, at.query) == id(at.batch, at.key);
+    return has_sample(at.batch) && known(at.query) && known(at.key) && id(at.batch, at.query) == id(at.batch, at.key);
   }
   HEADWAVE_INLINE visibility sees(const score_region& r) const {
-    if (!known(r.queries.first) || !known(r.queries.last - 1) || !known(r.keys.first) || !known(r.keys.last - 1)) {
-      return visibility::some;
+    const position_range with_id{0, static_cast<std::int64_t>(ids_.extent(1))};
+    const position_range queries = detail::both(r.queries, with_id), keys = detail::both(r.keys, with_id);
+    if (!has_sample(r.batch) || queries.first >= queries.last || keys.first >= keys.last) {
+      return visibility::none;
     }
-    const position_range queries = ids_between(r.batch, r.queries), keys = ids_between(r.batch, r.keys);
-    return detail::some_of(queries.last < keys.first || keys.last < queries.first,
-                           queries.first == queries.last && keys.first == keys.last && queries.first == keys.first);
+    const position_range of_queries = ids_between(r.batch, queries), of_keys = ids_between(r.batch, keys);
+    const bool same = of_queries.first == of_queries.last && of_keys.first == of_keys.last;
+    return detail::some_of(
+        of_queries.last < of_keys.first || of_keys.last < of_queries.first,
+        same && known(r.queries.first) && known(r.queries.last - 1) && known(r.keys.first) && known(r.keys.last - 1));
   }
 
  private:
+  HEADWAVE_INLINE bool has_sample(std::int64_t batch) const {
+    return ids_.extent(0) == 1 || static_cast<std::uint64_t>(batch) < ids_.extent(0);
+  }
   HEADWAVE_INLINE bool known(std::int64_t position) const {
     return position >= 0 && static_cast<std::uint64_t>(position) < ids_.extent(1);
   }
@@ -203,25 +232,26 @@ class bit_mask {
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
     const std::int64_t row = detail::difference(at.query, first_query_);
-    return has_row(row) && at.key >= 0 && static_cast<std::uint64_t>(at.key) / 64 < words_.extent(3) &&
+    return has(0, at.batch) && has(1, at.head) && has_row(row) && at.key >= 0 && at.key < keys() &&
            (word(at.batch, at.head, row, at.key / 64) >> (at.key % 64) & 1) != 0;
   }
   HEADWAVE_INLINE visibility sees(const score_region& r) const {
-    if (r.keys.first < 0 || static_cast<std::uint64_t>(r.keys.last - 1) / 64 >= words_.extent(3)) {
-      return visibility::some;
+    const position_range with_bits = detail::both(r.keys, {0, keys()});
+    if (!has(0, r.batch) || with_bits.first >= with_bits.last) {
+      return visibility::none;
     }
-    bool any = false, all = true;
+    bool any = false, all = with_bits.first == r.keys.first && with_bits.last == r.keys.last;
     const std::int64_t heads = words_.extent(1) == 1 ? r.heads.first + 1 : r.heads.last;
     for (std::int64_t head = r.heads.first; head < heads; ++head) {
       for (std::int64_t query = r.queries.first; query < r.queries.last; ++query) {
         const std::int64_t row = detail::difference(query, first_query_);
-        if (!has_row(row)) {
+        if (!has(1, head) || !has_row(row)) {
           all = false;
           continue;
         }
-        for (std::int64_t w = r.keys.first / 64; w <= (r.keys.last - 1) / 64; ++w) {
-          const std::int64_t first = r.keys.first > 64 * w ? r.keys.first - 64 * w : 0;
-          const std::int64_t last = r.keys.last < 64 * w + 64 ? r.keys.last - 64 * w : 64;
+        for (std::int64_t w = with_bits.first / 64; w <= (with_bits.last - 1) / 64; ++w) {
+          const std::int64_t first = with_bits.first > 64 * w ? with_bits.first - 64 * w : 0;
+          const std::int64_t last = with_bits.last < 64 * w + 64 ? with_bits.last - 64 * w : 64;
           const std::uint64_t wanted = (~std::uint64_t{0} >> (64 - (last - first))) << first;
           const std::uint64_t bits = word(r.batch, head, row, w) & wanted;
           any = any || bits != 0;
@@ -233,9 +263,14 @@ class bit_mask {
   }
 
  private:
+  /// Whether an axis has an index, or repeats its only one.
+  HEADWAVE_INLINE bool has(std::size_t axis, std::int64_t i) const {
+    return words_.extent(axis) == 1 || static_cast<std::uint64_t>(i) < words_.extent(axis);
+  }
   HEADWAVE_INLINE bool has_row(std::int64_t row) const {
     return row >= 0 && static_cast<std::uint64_t>(row) < words_.extent(2);
   }
+  HEADWAVE_INLINE std::int64_t keys() const { return static_cast<std::int64_t>(words_.extent(3)) * 64; }
   HEADWAVE_INLINE std::uint64_t word(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t w) const {
     return words_
         .data()[(words_.extent(0) == 1 ? 0 : batch * words_.stride(0)) +
@@ -247,13 +282,14 @@ class bit_mask {
 };
 
 /// Drafts of a tree behind a common prefix: position prefix + n is node n, which sees the prefix, itself and its
-/// ancestors. parents: [nodes] the parent of each node, -1 for none; a parent comes before its children. For
-/// speculative decoding; source: Miao et al. (2024).
+/// ancestors. A position that is no node sees the prefix alone, all of it. parents: [nodes] the parent of each node, -1
+/// for none; a parent comes before its children. For speculative decoding; source: Miao et al. (2024).
 class tree_mask {
  public:
-  /// Errors: a parent that does not come before its child.
+  /// Errors: a negative prefix, or a parent that does not come before its child.
   HEADWAVE_INLINE tree_mask(std::span<const std::int64_t> parents, std::int64_t prefix)
       : ancestors_({parents.size(), (parents.size() + 63) / 64}), prefix_(prefix) {
+    detail::require_mask(prefix >= 0, "tree_mask", "the prefix must not be negative");
     for (std::size_t n = 0; n < parents.size(); ++n) {
       const std::int64_t parent = parents[n];
       detail::require_mask(parent >= -1 && parent < static_cast<std::int64_t>(n), "tree_mask",
@@ -275,10 +311,12 @@ class tree_mask {
   }
   HEADWAVE_INLINE position_range keys_for(std::int64_t query) const {
     const std::int64_t own = detail::shifted(query, 1);
-    return {INT64_MIN, own > prefix_ ? own : prefix_};
+    return {0, own > prefix_ ? own : prefix_};
   }
   HEADWAVE_INLINE visibility sees(const score_region& r) const {
-    return r.keys.first >= 0 && r.keys.last <= prefix_ ? visibility::all : visibility::some;
+    const bool behind_all = r.keys.first >= r.queries.last || !is_node(r.keys.first - prefix_);
+    return detail::some_of(r.keys.last <= 0 || (r.keys.first >= prefix_ && behind_all),
+                           r.keys.first >= 0 && r.keys.last <= prefix_);
   }
 
  private:
@@ -305,7 +343,9 @@ class block_sparse_mask {
     require(!offsets.empty() && offsets.front() == 0 && static_cast<std::uint64_t>(offsets.back()) == columns.size(),
             "offsets must begin with 0 and end with the number of columns");
     for (std::size_t r = 0; r + 1 < offsets.size(); ++r) {
-      require(offsets[r] <= offsets[r + 1] && offsets[r + 1] <= offsets.back(), "offsets must not decrease");
+      require(offsets[r] <= offsets[r + 1], "offsets must not decrease");
+    }
+    for (std::size_t r = 0; r + 1 < offsets.size(); ++r) {
       for (std::int64_t i = offsets[r] + 1; i < offsets[r + 1]; ++i) {
         require(column(i - 1) < column(i), "columns of a row must rise");
       }

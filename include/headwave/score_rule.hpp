@@ -12,23 +12,30 @@
 ///
 /// A score rule is anything that can be called as rule(score, score_position) and returns the new score, in the type
 /// that attention computes in (float or double). A mask is anything that can be called as mask(score_position) and
-/// returns whether the query sees the key. Both are compiled into the kernels of every instruction set, are called for
-/// visible positions of the key tensor only where a bound is known, on any thread and in any order, and must depend on
-/// their arguments alone:
+/// returns whether the query sees the key: true where it does. Both follow the options:
 ///
-///   scaled_dot_product_attention(q, k, v, {}, [](float s, score_position at) { return s - 0.1f * float(at.query -
-///   at.key); }, causal_mask{} && !visible_if([](score_position at) { return at.key == 3; }));
+///   const auto nearer = [](float s, score_position at) { return s - 0.1f * float(at.query - at.key); };
+///   const auto no_third = visible_if([](score_position at) { return at.key != 3; });
+///   scaled_dot_product_attention(q, k, v, {}, nearer, causal_mask{} && no_third);
 ///
-/// Several rules apply in the order in which they are written, after soft cap, bias and ALiBi. Every mask applies, with
-/// those of the options; a score of -infinity hides the key, too.
+/// Several rules apply in the order in which they are written, after soft cap, biases and ALiBi. Every mask applies,
+/// with those of the options, whatever score a rule gives; a score of -infinity hides the key, too.
 ///
-/// A mask may tell more about itself, so that keys which it hides are neither read nor computed:
-///   position_range keys_for(std::int64_t query) const       no key outside of it is seen from that position
-///   visibility sees(const score_region& region) const       whether none, some or all of a region is visible
+/// Rules are compiled into the kernels of every instruction set, and are called on any thread and in any order, so they
+/// must depend on their arguments alone. They are asked about keys of the key tensor only, and only about those that
+/// lengths, causality, the window and the bounds below leave to a row; a rule may be asked about a key that a mask
+/// hides, with a score that means nothing.
+///
+/// A mask may tell more about itself:
+///   position_range keys_for(std::int64_t query) const
+///     no key outside of it is seen from that position; these are neither read nor computed
+///   visibility sees(const score_region& region) const
+///     whether none, some or all of a region is visible; groups of keys that no query of a tile sees are not computed
 
 namespace headwave {
 
-/// Where a score stands: its sample, query head, position of the query (query_start + row) and index of the key.
+/// Where a score stands: its sample, query head, position of the query (query_start + row) and index of the key. Rules
+/// see positions past 2^62 on either side of 0 as 2^62 on that side, so that a difference does not overflow.
 struct score_position {
   std::int64_t batch, head, query, key;
 };
@@ -47,13 +54,18 @@ struct score_region {
 /// How much of a region is visible. some is always a true answer.
 enum class visibility { none, some, all };
 
-/// Says whether a query sees a key.
+/// Says whether a query sees a key. What returns a floating-point number is no mask, but a score rule that forgets the
+/// score.
 template <class M>
-concept score_mask = std::is_invocable_r_v<bool, const M&, score_position>;
+concept score_mask = std::is_invocable_r_v<bool, const M&, score_position> &&
+                     !std::is_floating_point_v<std::remove_cvref_t<std::invoke_result_t<const M&, score_position>>>;
 
-/// Says what becomes of a score of type T, or is a mask.
+/// Says what becomes of a score of type T, or is a mask. What returns a bool is no score rule, but a mask that is given
+/// a score.
 template <class R, class T>
-concept score_rule = score_mask<R> || std::is_invocable_r_v<T, const R&, T, score_position>;
+concept score_rule =
+    score_mask<R> || (std::is_invocable_r_v<T, const R&, T, score_position> &&
+                      !std::is_same_v<std::remove_cvref_t<std::invoke_result_t<const R&, T, score_position>>, bool>);
 
 namespace detail {
 
@@ -68,6 +80,12 @@ inline constexpr bool knows_regions = requires(const M& mask, const score_region
 };
 
 inline constexpr position_range every_position{INT64_MIN, INT64_MAX};
+
+/// The position of a query as rules see it.
+HEADWAVE_INLINE constexpr std::int64_t position_for_rules(std::int64_t position) {
+  constexpr std::int64_t most = std::int64_t{1} << 62;
+  return position < -most ? -most : position > most ? most : position;
+}
 
 template <class M>
 HEADWAVE_INLINE constexpr position_range keys_for(const M& mask, std::int64_t query) {
@@ -123,7 +141,7 @@ struct function_mask {
 /// &&, || and !.
 template <score_mask F>
 HEADWAVE_INLINE constexpr function_mask<F> visible_if(F function) {
-  return {function};
+  return {static_cast<F&&>(function)};
 }
 
 /// Visible where both masks are.
@@ -193,17 +211,17 @@ inline constexpr bool is_condition = std::is_constructible_v<bool, const M&>;
 template <score_mask A, score_mask B>
   requires(!detail::is_condition<A> || !detail::is_condition<B>)
 HEADWAVE_INLINE constexpr and_mask<A, B> operator&&(A a, B b) {
-  return {a, b};
+  return {static_cast<A&&>(a), static_cast<B&&>(b)};
 }
 template <score_mask A, score_mask B>
   requires(!detail::is_condition<A> || !detail::is_condition<B>)
 HEADWAVE_INLINE constexpr or_mask<A, B> operator||(A a, B b) {
-  return {a, b};
+  return {static_cast<A&&>(a), static_cast<B&&>(b)};
 }
 template <score_mask A>
   requires(!detail::is_condition<A>)
 HEADWAVE_INLINE constexpr not_mask<A> operator!(A a) {
-  return {a};
+  return {static_cast<A&&>(a)};
 }
 
 namespace detail {
@@ -227,14 +245,18 @@ struct rule_list<First, Rest...> {
   static constexpr bool is_mask = score_mask<First>;
   static constexpr bool has_masks = is_mask || rule_list<Rest...>::has_masks;
   static constexpr bool has_scores = !is_mask || rule_list<Rest...>::has_scores;
-  static constexpr bool has_bounds = bounds_keys<First> || rule_list<Rest...>::has_bounds;
-  static constexpr bool has_regions = knows_regions<First> || rule_list<Rest...>::has_regions;
+  static constexpr bool has_bounds = (is_mask && bounds_keys<First>) || rule_list<Rest...>::has_bounds;
+  static constexpr bool has_regions = (is_mask && knows_regions<First>) || rule_list<Rest...>::has_regions;
 
   const First& first;
   rule_list<Rest...> rest;
 
   HEADWAVE_INLINE position_range keys_for(std::int64_t query) const {
-    return both(detail::keys_for(first, query), rest.keys_for(query));
+    if constexpr (is_mask) {
+      return both(detail::keys_for(first, query), rest.keys_for(query));
+    } else {
+      return rest.keys_for(query);
+    }
   }
 
   /// Whether the masks let a region be seen.

@@ -68,7 +68,7 @@ struct attention_task {
       last = smaller(last, saturated_sum(saturated_sum(position, a.window_right), 1));
     }
     if (a.rule.keys_for) {
-      const key_range bound = a.rule.keys_for(a.rule.object, position);
+      const key_range bound = a.rule.keys_for(a.rule.object, position_for_rules(position));
       first = larger(first, bound.first);
       last = smaller(last, bound.last);
     }
@@ -463,7 +463,7 @@ struct attention_task {
     const score_region region{
         a.first_sample + batch,
         {one_query ? first.head : kv_head * group, one_query ? last.head + 1 : (kv_head + 1) * group},
-        {first.position, saturated_sum(last.position, 1)},
+        {position_for_rules(first.position), position_for_rules(last.position) + 1},
         keys};
     return a.rule.sees(a.rule.object, region) != visibility::none;
   }

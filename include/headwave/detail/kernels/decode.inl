@@ -106,9 +106,10 @@ struct decode_task {
   /// Whether masks may let some row of some head see one of the keys.
   bool sees(key_range keys) const {
     const attention_task<T> any = head(0, plan.first_block);
+    const std::int64_t first = any.row_of(0).position, last = any.row_of(plan.rows - 1).position;
     const score_region region{a.first_sample + batch,
                               {first_head * any.group, (first_head + heads) * any.group},
-                              {any.row_of(0).position, saturated_sum(any.row_of(plan.rows - 1).position, 1)},
+                              {position_for_rules(first), position_for_rules(last) + 1},
                               keys};
     return !a.rule.sees || a.rule.sees(a.rule.object, region) != visibility::none;
   }

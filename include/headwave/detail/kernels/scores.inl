@@ -106,8 +106,8 @@ struct score_stage {
       // A rule is not asked about keys that do not exist.
       const key_range keys{larger(first, row.keys.first), smaller(last, row.keys.last)};
       if (keys.first < keys.last) {
-        a.rule.finish(a.rule.object, s + (keys.first - first), {a.first_sample + batch, row.head, row.position, 0},
-                      keys);
+        a.rule.finish(a.rule.object, s + (keys.first - first),
+                      {a.first_sample + batch, row.head, position_for_rules(row.position), 0}, keys);
       }
     }
     if (a.bias.data || a.visible.data || a.distance_bias || row.keys.first > first || row.keys.last < last) {
