@@ -295,10 +295,10 @@ TEST_CASE("rotary: scalings against the papers' formulas", "[rotary][scaling]") 
                 std::to_string(rope.magnitude()) + "\n";
     }
   };
-  for (const std::size_t r : sizes{2, 4, 6, 64, 80, 128}) {
-    for (const double base : {1.5, 1e4, 5e5, 1e6, 1e9}) {
-      for (const double factor : {0.5, 1.0, 1.7, 4.0, 40.0}) {
-        for (const std::int64_t length : {1, 30, 4096, 8192, 131072}) {
+  for (const std::size_t r : sizes{2, 6, 80}) {
+    for (const double base : {1.5, 1e4, 5e5}) {
+      for (const double factor : {0.5, 1.0, 1.7, 40.0}) {
+        for (const std::int64_t length : {1, 30, 4096, 131072}) {
           compare("linear", r, base, hw::linear_scaling{factor});
           compare("ntk", r, base, hw::ntk_scaling{factor});
           if (factor >= 1) {
