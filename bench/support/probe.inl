@@ -39,15 +39,17 @@ __attribute__((noinline)) T multiply_add(T factor, T addend, int rounds) {
   return sum[0] + sum[1];
 }
 
-/// Reads every whole block of 256 KiB, in eight places of it in turn: the hardware looks ahead in each page by itself,
-/// so that a single place would be read at two thirds of the speed. data is aligned to a vector.
+/// Reads in eight places in turn, 32 KiB apart if there are so many bytes, and leaves out less than eight such parts:
+/// the hardware looks ahead in each page by itself, so that a single place would be read at two thirds of the speed.
+/// data is aligned to a vector.
 __attribute__((noinline)) inline std::uint64_t read(const void* data, std::size_t bytes) {
   typedef std::uint64_t vec __attribute__((vector_size(HEADWAVE_BENCH_VECTOR), may_alias));
   constexpr int places = 8;
-  constexpr std::size_t part = 32 * 1024 / sizeof(vec), line = 64 / sizeof(vec);
+  constexpr std::size_t line = 64 / sizeof(vec), largest = 32 * 1024 / sizeof(vec);
+  const std::size_t share = bytes / (places * 64) * line, part = share < largest ? share : largest;
   const vec* const source = static_cast<const vec*>(data);
   vec sum[places] = {};
-  for (std::size_t block = 0; block + places * part <= bytes / sizeof(vec); block += places * part) {
+  for (std::size_t block = 0; part > 0 && block + places * part <= bytes / sizeof(vec); block += places * part) {
     for (std::size_t i = block; i < block + part; i += line) {
       HEADWAVE_BENCH_UNROLL
       for (int place = 0; place < places; ++place) {
