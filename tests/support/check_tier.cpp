@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
-#if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
-#else
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
-#endif
-
+// Part of every test: before main(), and so before any test case, it looks whether the instruction set that
+// HEADWAVE_ISA names is the one in use. Without that a test would pass on another instruction set than its name says.
 #include <headwave/isa.hpp>
 
 #include <cstdio>
@@ -14,32 +9,30 @@
 
 namespace {
 
+namespace hw = headwave;
+
 constexpr int skipped = 77;  // ctest's SKIP_RETURN_CODE in tests/CMakeLists.txt
 
-// Without this check a test would pass on another instruction set than its name says.
-int check_tier(const std::string& wanted) {
-  namespace hw = headwave;
+bool check_tier() {
+  const char* const asked = std::getenv("HEADWAVE_ISA");
+  if (!asked) {
+    return false;
+  }
+  const std::string wanted = asked;
   for (int number = 0; number < hw::detail::isa_count; ++number) {
     const hw::isa tier = static_cast<hw::isa>(number);
     if (hw::name(tier) == wanted && !hw::is_available(tier)) {
       std::printf("skipped: this machine has no %s\n", wanted.c_str());
-      return skipped;
+      std::exit(skipped);
     }
   }
   if (hw::name(hw::active_isa()) != wanted) {
     std::printf("HEADWAVE_ISA=%s, but %s is active\n", wanted.c_str(), hw::name(hw::active_isa()));
-    return EXIT_FAILURE;
+    std::exit(EXIT_FAILURE);
   }
-  return EXIT_SUCCESS;
+  return true;
 }
+
+[[maybe_unused]] const bool tier_is_checked = check_tier();
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  if (const char* wanted = std::getenv("HEADWAVE_ISA")) {
-    if (const int status = check_tier(wanted); status != EXIT_SUCCESS) {
-      return status;
-    }
-  }
-  return Catch::Session().run(argc, argv);
-}
