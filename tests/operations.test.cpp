@@ -59,11 +59,13 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
+#if !defined(HEADWAVE_NO_AVX512)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #define HEADWAVE_TIER avx512
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
+#endif
 #elif defined(__aarch64__)
 #define HEADWAVE_TIER neon
 #include "support/operations.inl"

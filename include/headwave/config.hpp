@@ -9,6 +9,7 @@
 // Settings, each of which a user may define before the first include:
 //   HEADWAVE_THROW(error)      what reports bad input. Default: throw, or without exceptions print to stderr and abort.
 //   HEADWAVE_ASSERT(condition) checks element access. Default: on without NDEBUG and with _GLIBCXX_ASSERTIONS.
+//   HEADWAVE_NO_AVX512         leaves out the AVX-512 kernels, half of what there is to compile.
 
 #if !defined(__GNUC__)
 #error "headwave needs g++ 12 or clang 14, or a later version of either"

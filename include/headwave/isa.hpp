@@ -73,6 +73,7 @@ HEADWAVE_INLINE constexpr bool supports(const cpu_words& cpu, isa tier) {
 
 namespace detail::inline HEADWAVE_ABI {
 
+/// With HEADWAVE_NO_AVX512 the machine has none, whatever it says.
 inline cpu_words read_cpu() {
   cpu_words cpu{};
 #if defined(__x86_64__)
@@ -88,7 +89,9 @@ inline cpu_words read_cpu() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     cpu.leaf7_ebx = b;
   }
-#if defined(HEADWAVE_EMULATED_AVX512)
+#if defined(HEADWAVE_NO_AVX512)
+  cpu.xcr0 &= 0x1f;
+#elif defined(HEADWAVE_EMULATED_AVX512)
   cpu.leaf7_ebx |= 0xc0030000;
   cpu.xcr0 |= 0xe0;
 #endif

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Compiles and runs every ```cpp block of README.md and */README.md. A block without main() is the body of one.
-# Needs COMPILE (the compiler and its flags), SOURCE_DIR, BINARY_DIR.
+# Needs COMPILE (the compiler and its flags), KERNELS (a library with the kernels), SOURCE_DIR, BINARY_DIR.
 cmake_minimum_required(VERSION 3.21)
 file(REMOVE_RECURSE "${BINARY_DIR}")
 file(MAKE_DIRECTORY "${BINARY_DIR}")
@@ -41,7 +41,7 @@ foreach(document IN LISTS documents)
     math(EXPR count "${count} + 1")
     set(program "${BINARY_DIR}/snippet_${count}")
     file(WRITE "${program}.cpp" "${code}\n")
-    run("${document}, program ${count} does not compile" ${COMPILE} "${program}.cpp" -o "${program}")
+    run("${document}, program ${count} does not compile" ${COMPILE} "${program}.cpp" "${KERNELS}" -o "${program}")
     run("${document}, program ${count} fails" "${program}")
 
     string(FIND "${rest}" "${fence}cpp\n" start)

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -102,56 +103,77 @@ auto packed(const X& x) {
   return result;
 }
 
-template <std::size_t Rank>
-std::string text_of(const extents<Rank>& at) {
+// What only a failure needs is no template and never inlined: there are hundreds of comparisons to compile.
+
+[[gnu::noinline]] inline std::string text_of(std::span<const std::size_t> at) {
   std::string text = "[";
-  for (std::size_t axis = 0; axis < Rank; ++axis) {
+  for (std::size_t axis = 0; axis < at.size(); ++axis) {
     text += (axis ? ", " : "") + std::to_string(at[axis]);
   }
   return text + "]";
 }
 
-inline std::string text_of(long double value) {
+[[gnu::noinline]] inline std::string text_of(long double value) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, "%.12Lg", value);
   return buffer;
 }
+
+/// "extents [2, 3], expected [3, 2]"; empty if they agree.
+[[gnu::noinline]] inline std::string other_extents(std::span<const std::size_t> actual,
+                                                   std::span<const std::size_t> expected) {
+  return std::ranges::equal(actual, expected) ? std::string()
+                                              : "extents " + text_of(actual) + ", expected " + text_of(expected);
+}
+
+/// The worst of the elements that failed.
+struct worst_fault {
+  std::string text;
+  long double quotient = 0;
+  std::size_t count = 0;
+
+  [[gnu::noinline]] void add(std::span<const std::size_t> at, std::span<const std::size_t> shape, long double actual,
+                             long double expected, long double bound) {
+    const long double error = std::fabs(actual - expected);
+    const long double next =
+        std::isfinite(error) && bound > 0 ? error / bound : std::numeric_limits<long double>::infinity();
+    if (count++ == 0 || next > quotient) {
+      quotient = next;
+      text = "at " + text_of(at) + " of " + text_of(shape) + ": " + text_of(actual) + ", expected " +
+             text_of(expected) + ", error " + text_of(error) + " > " + text_of(bound);
+    }
+  }
+
+  [[gnu::noinline]] std::string report() const {
+    return count == 0 ? text : text + " (" + std::to_string(count) + " bad elements)";
+  }
+};
 
 /// The worst element of actual by |actual - expected| / bound, where expected(at) and bound(at) give an element's
 /// values. A NaN or an infinity is met by its like only. Empty where every quotient is at most 1.
 template <class Actual, class Expected, class Bound>
 std::string worst_element(const Actual& actual_elements, Expected expected_at, Bound bound_at) {
   const auto view = hw::as_view(actual_elements);
-  std::string text;
-  long double worst = 1;
-  std::size_t count = 0;
+  worst_fault worst;
   for_each_index(view.extents(), [&](const auto& at) {
     const long double actual = static_cast<long double>(element(view, at));
     const long double expected = static_cast<long double>(expected_at(at));
     const long double bound = static_cast<long double>(bound_at(at));
-    const long double error = std::fabs(actual - expected);
-    const bool good = actual == expected || error <= bound || (std::isnan(actual) && std::isnan(expected));
-    if (good) {
-      return;
-    }
-    ++count;
-    const long double quotient =
-        std::isfinite(error) && bound > 0 ? error / bound : std::numeric_limits<long double>::infinity();
-    if (text.empty() || quotient > worst) {
-      worst = quotient;
-      text = "at " + text_of(at) + " of " + text_of(view.extents()) + ": " + text_of(actual) + ", expected " +
-             text_of(expected) + ", error " + text_of(error) + " > " + text_of(bound);
+    const bool good =
+        actual == expected || std::fabs(actual - expected) <= bound || (std::isnan(actual) && std::isnan(expected));
+    if (!good) {
+      worst.add(at, view.extents(), actual, expected, bound);
     }
   });
-  return text.empty() ? text : text + " (" + std::to_string(count) + " bad elements)";
+  return worst.report();
 }
 
 /// |actual - expected| <= bound, with a tensor of expected values and one bound, or one for each element.
 template <class Actual, class Expected>
 std::string within(const Actual& actual, const Expected& expected, double bound) {
   const auto view = hw::as_view(expected);
-  if (hw::as_view(actual).extents() != view.extents()) {
-    return "extents " + text_of(hw::as_view(actual).extents()) + ", expected " + text_of(view.extents());
+  if (const std::string fault = other_extents(hw::as_view(actual).extents(), view.extents()); !fault.empty()) {
+    return fault;
   }
   return worst_element(actual, [&](const auto& at) { return element(view, at); }, [&](const auto&) { return bound; });
 }
@@ -174,8 +196,9 @@ template <class Actual, class Estimate>
     estimate.error.extents();
   }
 std::string within(const Actual& actual, const Estimate& estimate) {
-  if (hw::as_view(actual).extents() != estimate.value.extents()) {
-    return "extents " + text_of(hw::as_view(actual).extents()) + ", expected " + text_of(estimate.value.extents());
+  if (const std::string fault = other_extents(hw::as_view(actual).extents(), estimate.value.extents());
+      !fault.empty()) {
+    return fault;
   }
   return worst_element(
       actual, [&](const auto& at) { return element(estimate.value.view(), at); },
@@ -197,19 +220,17 @@ std::string same_bits(const A& a, const B& b) {
   static_assert(std::is_same_v<hw::element_of<const A>, hw::element_of<const B>>);
   const auto x = hw::as_view(a);
   const auto y = hw::as_view(b);
-  if (x.extents() != y.extents()) {
-    return "extents " + text_of(x.extents()) + " and " + text_of(y.extents());
+  if (const std::string fault = other_extents(x.extents(), y.extents()); !fault.empty()) {
+    return fault;
   }
-  std::string text;
-  std::size_t count = 0;
+  // The bound of 0 makes every difference an infinite quotient, so the first is reported.
+  worst_fault worst;
   for_each_index(x.extents(), [&](const auto& at) {
-    if (bits_of(element(x, at)) != bits_of(element(y, at)) && ++count == 1) {
-      text = "first at " + text_of(at) + " of " + text_of(x.extents()) + ": " +
-             text_of(static_cast<long double>(element(x, at))) + " and " +
-             text_of(static_cast<long double>(element(y, at)));
+    if (bits_of(element(x, at)) != bits_of(element(y, at))) {
+      worst.add(at, x.extents(), static_cast<long double>(element(x, at)), static_cast<long double>(element(y, at)), 0);
     }
   });
-  return text.empty() ? text : text + " (" + std::to_string(count) + " elements differ)";
+  return worst.report();
 }
 
 /// How a window lies in its memory.

@@ -10,7 +10,12 @@
   case ::headwave::isa::tier: \
     ::headwave::detail::tier::__VA_ARGS__; \
     break;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(HEADWAVE_NO_AVX512)
+// Another file of the program, which has the AVX-512 kernels, may have chosen them.
+#define HEADWAVE_CASES(...) \
+  case ::headwave::isa::avx512: \
+    HEADWAVE_CASE(avx2, __VA_ARGS__)
+#elif defined(__x86_64__)
 #define HEADWAVE_CASES(...) HEADWAVE_CASE(avx512, __VA_ARGS__) HEADWAVE_CASE(avx2, __VA_ARGS__)
 #elif defined(__aarch64__)
 #define HEADWAVE_CASES(...) HEADWAVE_CASE(neon, __VA_ARGS__)
@@ -54,7 +59,9 @@ namespace headwave::detail::inline HEADWAVE_ABI {
 HEADWAVE_KERNELS(scalar)
 #if defined(__x86_64__)
 HEADWAVE_KERNELS(avx2)
+#if !defined(HEADWAVE_NO_AVX512)
 HEADWAVE_KERNELS(avx512)
+#endif
 #elif defined(__aarch64__)
 HEADWAVE_KERNELS(neon)
 #endif

@@ -52,6 +52,7 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
 
+#if !defined(HEADWAVE_NO_AVX512)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #define HEADWAVE_TIER avx512
 #include <headwave/detail/simd/avx512.hpp>
@@ -59,6 +60,7 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #include <headwave/detail/kernels/all.inl>
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
+#endif
 #elif defined(__aarch64__)
 #define HEADWAVE_TIER neon
 #include <headwave/detail/simd/neon.hpp>
