@@ -160,60 +160,60 @@ TEST_CASE("buckets of relative positions: the logarithm's quotient is real, the 
   CHECK(hw::t5_bucket(-64) == 14);
   CHECK(hw::t5_bucket(-99, {.max_distance = 100}) == 15);
   CHECK(hw::t5_bucket(99, {.max_distance = 100}) == 31);
+}
 
-  TEST_CASE("rotary: frequencies and rotation pair the same channels", "[B09]") {
-    const auto rotated = [](std::vector<double> channels, std::int64_t position, hw::channel_layout layout) {
-      const hw::rotary_embedding rope({.rotary_dim = 4, .layout = layout});
-      rope.apply(hw::tensor_view<double, 4>(channels, {1, 1, 1, 4}), position);
-      return channels;
-    };
-    const auto product = [](const std::vector<double>& q, const std::vector<double>& k) {
-      double sum = 0;
-      for (std::size_t i = 0; i < 4; ++i) {
-        sum += q[i] * k[i];
-      }
-      return sum;
-    };
-    const std::vector<double> q = {1, 2, 3, 4}, k = {4, 3, 2, 1};
-    for (const auto& [p, s] : {std::pair{5, 3}, std::pair{12, 10}}) {
-      constexpr auto interleaved = hw::channel_layout::interleaved, halves = hw::channel_layout::halves;
-      CHECK(std::fabs(product(rotated(q, p, interleaved), rotated(k, s, interleaved)) - 1.1900512336) < 1e-10);
-      CHECK(std::fabs(product(rotated(q, p, halves), rotated(k, s, halves)) + 3.456429234) < 1e-9);
-      for (const hw::channel_layout layout : {interleaved, halves}) {
-        CHECK(std::fabs(product(rotated(q, p, layout), rotated(q, p, layout)) - 30) < 1e-13);
-        CHECK(std::fabs(product(rotated(k, s, layout), rotated(k, s, layout)) - 30) < 1e-13);
-      }
-      // The permutation 0, 2, 1, 3 makes one of the other.
-      const auto permuted = [](const std::vector<double>& x) { return std::vector<double>{x[0], x[2], x[1], x[3]}; };
-      CHECK(permuted(rotated(permuted(q), p, halves)) == rotated(q, p, interleaved));
+TEST_CASE("rotary: frequencies and rotation pair the same channels", "[B09]") {
+  const auto rotated = [](std::vector<double> channels, std::int64_t position, hw::channel_layout layout) {
+    const hw::rotary_embedding rope({.rotary_dim = 4, .layout = layout});
+    rope.apply(hw::tensor_view<double, 4>(channels, {1, 1, 1, 4}), position);
+    return channels;
+  };
+  const auto product = [](const std::vector<double>& q, const std::vector<double>& k) {
+    double sum = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      sum += q[i] * k[i];
     }
+    return sum;
+  };
+  const std::vector<double> q = {1, 2, 3, 4}, k = {4, 3, 2, 1};
+  for (const auto& [p, s] : {std::pair{5, 3}, std::pair{12, 10}}) {
+    constexpr auto interleaved = hw::channel_layout::interleaved, halves = hw::channel_layout::halves;
+    CHECK(std::fabs(product(rotated(q, p, interleaved), rotated(k, s, interleaved)) - 1.1900512336) < 1e-10);
+    CHECK(std::fabs(product(rotated(q, p, halves), rotated(k, s, halves)) + 3.456429234) < 1e-9);
+    for (const hw::channel_layout layout : {interleaved, halves}) {
+      CHECK(std::fabs(product(rotated(q, p, layout), rotated(q, p, layout)) - 30) < 1e-13);
+      CHECK(std::fabs(product(rotated(k, s, layout), rotated(k, s, layout)) - 30) < 1e-13);
+    }
+    // The permutation 0, 2, 1, 3 makes one of the other.
+    const auto permuted = [](const std::vector<double>& x) { return std::vector<double>{x[0], x[2], x[1], x[3]}; };
+    CHECK(permuted(rotated(permuted(q), p, halves)) == rotated(q, p, interleaved));
   }
+}
 
-  TEST_CASE("rotary scalings: the factor once, outside the power, and the magnitude as said", "[E01]") {
-    const auto embedding = [](const hw::rotary_options& options) { return hw::rotary_embedding(options); };
-    const auto near = [](double a, double b) { return std::fabs(a - b) <= 1e-15 * std::fabs(b); };
-    // Factor 4 on 100^(-i / 2): a second division gives 1/16; in the power, 400^(-i / 2).
-    const auto linear = embedding({.rotary_dim = 4, .base = 100, .scaling = hw::linear_scaling{4}});
-    CHECK(near(linear.frequency(0), 0.25));
-    CHECK(near(linear.frequency(1), 0.025));
-    // A larger factor than 1 does not add a magnitude to a linear scaling.
-    CHECK(linear.magnitude() == 1);
+TEST_CASE("rotary scalings: the factor once, outside the power, and the magnitude as said", "[E01]") {
+  const auto embedding = [](const hw::rotary_options& options) { return hw::rotary_embedding(options); };
+  const auto near = [](double a, double b) { return std::fabs(a - b) <= 1e-15 * std::fabs(b); };
+  // Factor 4 on 100^(-i / 2): a second division gives 1/16; in the power, 400^(-i / 2).
+  const auto linear = embedding({.rotary_dim = 4, .base = 100, .scaling = hw::linear_scaling{4}});
+  CHECK(near(linear.frequency(0), 0.25));
+  CHECK(near(linear.frequency(1), 0.025));
+  // A larger factor than 1 does not add a magnitude to a linear scaling.
+  CHECK(linear.magnitude() == 1);
 
-    // YaRN's bounds for r = 128, base 10000 and 4096 positions are 20.94 and 45.03, rounded outwards 20 and 46: pair 20
-    // is the last that keeps its frequency, 46 the first that is divided.
-    const auto yarn = embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096}});
-    const auto plain = embedding({.rotary_dim = 128});
-    CHECK(near(yarn.frequency(20), plain.frequency(20)));
-    CHECK(near(yarn.frequency(21), plain.frequency(21) * (1 - 15.0 / 16 / 26)));
-    CHECK(near(yarn.frequency(45), plain.frequency(45) * (1 - 15.0 / 16 * 25 / 26)));
-    CHECK(near(yarn.frequency(46), plain.frequency(46) / 16));
-    const auto exact = embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096, 32, 1, false}});
-    const double low = 20.94448162063605, high = 45.02688127375455;
-    CHECK(near(exact.frequency(21), plain.frequency(21) * (1 - 15.0 / 16 * (21 - low) / (high - low))));
+  // YaRN's bounds for r = 128, base 10000 and 4096 positions are 20.94 and 45.03, rounded outwards 20 and 46: pair 20
+  // is the last that keeps its frequency, 46 the first that is divided.
+  const auto yarn = embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096}});
+  const auto plain = embedding({.rotary_dim = 128});
+  CHECK(near(yarn.frequency(20), plain.frequency(20)));
+  CHECK(near(yarn.frequency(21), plain.frequency(21) * (1 - 15.0 / 16 / 26)));
+  CHECK(near(yarn.frequency(45), plain.frequency(45) * (1 - 15.0 / 16 * 25 / 26)));
+  CHECK(near(yarn.frequency(46), plain.frequency(46) / 16));
+  const auto exact = embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096, 32, 1, false}});
+  const double low = 20.94448162063605, high = 45.02688127375455;
+  CHECK(near(exact.frequency(21), plain.frequency(21) * (1 - 15.0 / 16 * (21 - low) / (high - low))));
 
-    // Both views of the magnitude for mscale = mscale_all_dim = 1: each has to be asked for.
-    CHECK(std::fabs(yarn.magnitude() - 1.27725887222) < 1e-11);
-    const double quotient = hw::yarn_magnitude(16, 1) / hw::yarn_magnitude(16, 1);
-    CHECK(embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096}, .magnitude = quotient}).magnitude() ==
-          1);
-  }
+  // Both views of the magnitude for mscale = mscale_all_dim = 1: each has to be asked for.
+  CHECK(std::fabs(yarn.magnitude() - 1.27725887222) < 1e-11);
+  const double quotient = hw::yarn_magnitude(16, 1) / hw::yarn_magnitude(16, 1);
+  CHECK(embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096}, .magnitude = quotient}).magnitude() == 1);
+}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <headwave/attention.hpp>
 #include <headwave/merge_attention.hpp>
 
 #include "support/catch.hpp"
-#include "support/oracle.hpp"
+#include "support/oracle_attention.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>

@@ -129,8 +129,8 @@ inline any_mask mask_source::draw_one(std::size_t kind) {
     case 0:
       return {"causal", hw::causal_mask{}};
     case 1:
-      return {"window", hw::window_mask{random_.chance(0.3) ? hw::window_mask{}.left : integer(0, length_),
-                                        random_.chance(0.3) ? hw::window_mask{}.right : integer(0, length_)}};
+      return {"window", hw::window_mask{random_.chance(0.3) ? hw::unlimited : integer(0, length_),
+                                        random_.chance(0.3) ? hw::unlimited : integer(0, length_)}};
     case 2:
       return {"prefix", hw::prefix_mask{integer(0, length_ + 1)}};
     case 3:
