@@ -100,7 +100,8 @@ struct attention_options {
   /// m_h for each head, [heads] or [batch, heads]: m_h |position - j| is subtracted from the scores. Source: Press et
   /// al. (2022).
   std::span<const T> alibi_slopes = {};
-  /// A score without a value for each head, [heads]: e^sink joins the sum below the line. Source: Xiao et al. (2024).
+  /// A score without a value for each head, [heads]: e^sink joins the sum below the line. -infinity is no sink;
+  /// infinity counts as the largest finite number, and leaves nothing to the keys. Source: Xiao et al. (2024).
   std::span<const T> sinks = {};
   /// A sink of score 0 for every head: weights are e^s / (1 + sum of e^s). Source: Miller (2023).
   bool softmax_plus_one = false;
