@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 /// \file
@@ -139,4 +140,26 @@ TEST_CASE("a row decoded alone has the bits of the same row of a long table", "[
   hw::add_sinusoidal_encoding(last, {.first_position = 9});
   hw::add_sinusoidal_encoding(hw::tensor_view<float, 3>(last.data(), {0, 1, 4}), {.first_position = 9});
   CHECK(same_bits(tokens.view().slice(1, 9, 1), last) == "");
+}
+
+TEST_CASE("a longer table has the type and the rows of a shorter one", "[E08]") {
+  const auto short_table = hw::sinusoidal_encoding<double>(20, 10);
+  auto table = hw::sinusoidal_encoding<double>(20, 10);
+  table = hw::sinusoidal_encoding<double>(300, 10);
+  CHECK(same_bits(table.view().slice(0, 0, 20), short_table) == "");
+  static_assert(std::is_same_v<decltype(hw::sinusoidal_encoding<float>(300, 10)), hw::tensor<float, 2>>);
+}
+
+TEST_CASE("encoding positions and adding to tokens have names of their own", "[E10]") {
+  // A [2, 3] list of numbers is no list of positions; rows of tokens get the encoding of their place added.
+  const std::vector<std::int64_t> positions = {0, 1};
+  CHECK(hw::sinusoidal_encoding<float>(positions, 4).extents() == support::extents<2>{2, 4});
+  auto tokens = support::constant<float>({1, 2, 4}, 5);
+  hw::add_sinusoidal_encoding(tokens);
+  const auto table = hw::sinusoidal_encoding<float>(2, 4);
+  for (std::size_t row = 0; row < 2; ++row) {
+    for (std::size_t c = 0; c < 4; ++c) {
+      CHECK(tokens(0, row, c) == 5 + table(row, c));
+    }
+  }
 }
