@@ -59,7 +59,10 @@ struct problem {
   hw::tensor<T, 3> lse = constant<T>({2, 4, 50}, 0), mean_weights = constant<T>({2, 50, 700}, 0);
   hw::tensor<bool, 2> visible = random.mask({50, 700}, 0.7);
   hw::tensor<T, 2> bias = random.tensor<T>({50, 700});
-  std::vector<std::int64_t> lengths{700, 300};
+  hw::tensor<T, 3> maximum = constant<T>({2, 4, 50}, 0), entropy = constant<T>({2, 4, 50}, 0),
+                   key_mass = constant<T>({2, 4, 700}, 0);
+  hw::tensor<T, 2> distance_bias = random.tensor<T>({4, 21});
+  std::vector<std::int64_t> lengths{700, 300}, weight_rows{3, 49}, query_offsets{0, 20, 50}, key_offsets{0, 300, 700};
   std::vector<T> slopes = std::vector<T>(4, T(0.1)), sinks = std::vector<T>(4, T(1));
 
   hw::linear<T> projection{random.tensor<T>({130, 300}), random.tensor<T>({130})};
@@ -83,12 +86,15 @@ struct problem {
   hw::tensor<std::int64_t, 2> token_positions = hw::tensor<std::int64_t, 2>({2, 50});
   hw::tensor<std::int64_t, 3> axis_positions = hw::tensor<std::int64_t, 3>({3, 2, 50});
 
+  hw::tensor_view<T, 4> out_view = out;
   std::vector<named_call> calls;
 
   problem() {
-    const auto attend = [this](std::size_t rows, const hw::attention_options<T>& options) {
-      hw::scaled_dot_product_attention_into(out.view().slice(1, 0, rows), q.view().slice(1, 0, rows), k, v, options);
+    const auto attend = [this](std::size_t rows, const hw::attention_options<T>& options, const auto&... rules) {
+      hw::scaled_dot_product_attention_into(out.view().slice(1, 0, rows), q.view().slice(1, 0, rows), k, v, options,
+                                            rules...);
     };
+    const auto nearer = [](T s, hw::score_position at) { return s + T(at.key % 3); };
     calls = {
         {"prefill", [=] { attend(50, {}); }},
         {"prefill with every option",
@@ -105,6 +111,27 @@ struct problem {
          }},
         {"prefill with weights", [=, this] { attend(50, {.weights = weights, .mean_weights = mean_weights}); }},
         {"prefill with mean weights", [=, this] { attend(50, {.mean_weights = mean_weights}); }},
+        {"prefill with masks and a rule",
+         [=] { attend(50, {}, hw::window_mask{.left = 100} || hw::global_mask{4}, nearer); }},
+        {"prefill with every sum",
+         [=, this] {
+           attend(50, {.distance_bias = distance_bias,
+                       .softmax_plus_one = true,
+                       .dropout = {0.5, 1},
+                       .maximum = maximum,
+                       .entropy = entropy,
+                       .weights = weights.view().slice(2, 0, 2),
+                       .weight_rows = weight_rows,
+                       .key_mass = key_mass});
+         }},
+        {"packed sequences",
+         [this] {
+           hw::scaled_dot_product_attention_into(out.view().slice(0, 0, 1), q.view().slice(0, 0, 1),
+                                                 k.view().slice(0, 0, 1), v.view().slice(0, 0, 1),
+                                                 {.query_offsets = query_offsets, .key_offsets = key_offsets});
+         }},
+        {"decode with masks and a rule",
+         [=] { attend(1, {}, hw::window_mask{.left = 100} || hw::global_mask{4}, nearer); }},
         {"decode, one row", [=] { attend(1, {}); }},
         {"decode, four rows", [=] { attend(4, {.causal = true}); }},
         {"decode with options",
@@ -161,6 +188,19 @@ TEMPLATE_TEST_CASE("a warm call allocates nothing", "[allocation]", float, doubl
     // All but softmax keep scratch memory, whose first use shows that the count sees it.
     CHECK((cold > 0) == (call.name.find("softmax") == std::string::npos));
   }
+}
+
+TEMPLATE_TEST_CASE("a mask is read where it lies: it costs no memory", "[allocation][E06]", float, double) {
+  const problem<TestType> p;
+  const auto attend = [&](const hw::attention_options<TestType>& options) {
+    hw::scaled_dot_product_attention_into(p.out_view, p.q, p.k, p.v, options);
+  };
+  std::size_t with_masks = 1;
+  std::thread([&] {
+    attend({});
+    with_masks = allocations_of([&] { attend({.bias = p.bias, .visible = p.visible}); });
+  }).join();
+  CHECK(with_masks == 0);
 }
 
 TEMPLATE_TEST_CASE("different warm calls in turn allocate nothing", "[allocation]", float, double) {

@@ -428,6 +428,73 @@ TEMPLATE_TEST_CASE("weights per head and their mean", "[B27]", float, double) {
   }
 }
 
+TEMPLATE_TEST_CASE("dropout: weights are those before it, what is kept grows, all may be dropped", "[B27]", float,
+                   double) {
+  const std::size_t queries = 40, keys = 16;
+  hw::tensor<TestType, 4> v({1, keys, 1, keys}), weights({1, 1, queries, keys});
+  for (std::size_t j = 0; j < keys; ++j) {
+    v(0, j, 0, j) = 1;
+  }
+  const auto q = constant<TestType>({1, queries, 1, 1}, 0);
+  const auto k = constant<TestType>({1, keys, 1, 1}, 0);
+  const auto run = [&](double probability, std::uint64_t seed, hw::tensor_view<TestType, 4> wanted = {}) {
+    return hw::scaled_dot_product_attention(
+        q, k, v, hw::attention_options<TestType>{.dropout = {probability, seed}, .weights = wanted});
+  };
+  // An output is a row of weights after dropout: 0, or 1 / 16 divided by 1 - 0.75.
+  const auto out = run(0.75, 1, weights);
+  std::size_t kept = 0, others = 0;
+  for (const TestType x : out) {
+    kept += x == TestType(0.25);
+    others += x != TestType(0.25) && x != 0;
+  }
+  CHECK(others == 0);
+  // Of 640 weights 160 are expected, with a standard deviation of 11.
+  CHECK(kept > 160 - 44);
+  CHECK(kept < 160 + 44);
+  CHECK(within(weights, std::vector<double>(queries * keys, 0.0625), 0) == "");
+  CHECK(same_bits(out, run(0.75, 1)) == "");
+  CHECK(same_bits(out, run(0.75, 2)) != "");
+  CHECK(same_bits(run(0, 1), hw::scaled_dot_product_attention(q, k, v)) == "");
+  CHECK(within(run(1, 1, weights), std::vector<double>(queries * keys, 0), 0) == "");
+  CHECK(within(weights, std::vector<double>(queries * keys, 0.0625), 0) == "");
+  for (const double probability : {-0.1, 1.1, not_a_number, infinity}) {
+    CHECK(lacks(error_of([&] { run(probability, 1); }), {"dropout.probability"}) == "");
+  }
+}
+
+TEMPLATE_TEST_CASE("an explicit zero is given", "[E05]", float, double) {
+  hw::tensor<TestType, 4> weights({1, 1, 1, 2});
+  one_head<TestType>({3}, {1, 2}, {1, 3}, {.scale = 0, .weights = weights});
+  CHECK(flat(weights) == std::vector<TestType>{0.5, 0.5});
+  const std::vector<TestType> zero = {0};
+  one_head<TestType>({3}, {1, 2}, {1, 3}, {.head_scales = zero, .weights = weights});
+  CHECK(flat(weights) == std::vector<TestType>{0.5, 0.5});
+  CHECK(within(means<TestType>(1, {1, 3}, {.causal = true, .query_start = 0}), {1}, 0) == "");
+  CHECK(within(means<TestType>(1, {1, 3}, {.causal = true}), {2}, 0) == "");
+  CHECK(within(means<TestType>(1, {1, 3}, {.window = {.left = 0}}), {3}, 0) == "");
+  const std::vector<std::int64_t> none = {0};
+  CHECK(within(means<TestType>(1, {1, 3}, {.query_lengths = none}), {0}, 0) == "");
+  CHECK(within(means<TestType>(1, {1, 3}, {.key_lengths = none}), {0}, 0) == "");
+  CHECK(within(means<TestType>(1, {1, 3}, {.sinks = zero}), {4 / 3.0}, 4 * few_ulps<TestType>) == "");
+}
+
+TEMPLATE_TEST_CASE("samples have masks of their own, with -infinity in them", "[E09]", float, double) {
+  const auto q = constant<TestType>({3, 2, 1, 1}, 0);
+  const auto k = constant<TestType>({3, 3, 1, 1}, 0);
+  const auto v = tensor_of<TestType>({3, 3, 1, 1}, {1, 2, 6, 1, 2, 6, 1, 2, 6});
+  const std::vector<double> expected = {1.5, 1.5, 6, 6, 0, 0};
+  const auto check = [&](const hw::attention_options<TestType>& options, const auto&... rules) {
+    CHECK(within(hw::scaled_dot_product_attention(q, k, v, options, rules...), expected, 0) == "");
+  };
+  const auto visible = tensor_of<bool>({3, 1, 1, 3}, {1, 1, 0, 0, 0, 1, 0, 0, 0});
+  check({.visible = visible});
+  const auto bias =
+      tensor_of<TestType>({3, 1, 1, 3}, {0, 0, -infinity, -infinity, -infinity, 0, -infinity, -infinity, -infinity});
+  check({.bias = bias});
+  check({}, [](hw::score_position at) { return at.batch == 0 ? at.key < 2 : at.batch == 1 && at.key == 2; });
+}
+
 TEMPLATE_TEST_CASE("large finite logits and every shape of a mask", "[B35]", float, double) {
   const std::vector<double> weights_of_one_apart = {0.73105857863, 0.26894142137};
   hw::tensor<TestType, 4> weights({1, 1, 1, 2});

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 /// \file
@@ -216,4 +217,26 @@ TEST_CASE("rotary scalings: the factor once, outside the power, and the magnitud
   CHECK(std::fabs(yarn.magnitude() - 1.27725887222) < 1e-11);
   const double quotient = hw::yarn_magnitude(16, 1) / hw::yarn_magnitude(16, 1);
   CHECK(embedding({.rotary_dim = 128, .scaling = hw::yarn_scaling{16, 4096}, .magnitude = quotient}).magnitude() == 1);
+}
+
+TEST_CASE("a longer table has the type and the rows of a shorter one", "[E08]") {
+  const auto short_table = hw::sinusoidal_encoding<double>(20, 10);
+  auto table = hw::sinusoidal_encoding<double>(20, 10);
+  table = hw::sinusoidal_encoding<double>(300, 10);
+  CHECK(same_bits(table.view().slice(0, 0, 20), short_table) == "");
+  static_assert(std::is_same_v<decltype(hw::sinusoidal_encoding<float>(300, 10)), hw::tensor<float, 2>>);
+}
+
+TEST_CASE("encoding positions and adding to tokens have names of their own", "[E10]") {
+  // A [2, 3] list of numbers is no list of positions; rows of tokens get the encoding of their place added.
+  const std::vector<std::int64_t> positions = {0, 1};
+  CHECK(hw::sinusoidal_encoding<float>(positions, 4).extents() == support::extents<2>{2, 4});
+  auto tokens = support::constant<float>({1, 2, 4}, 5);
+  hw::add_sinusoidal_encoding(tokens);
+  const auto table = hw::sinusoidal_encoding<float>(2, 4);
+  for (std::size_t row = 0; row < 2; ++row) {
+    for (std::size_t c = 0; c < 4; ++c) {
+      CHECK(tokens(0, row, c) == 5 + table(row, c));
+    }
+  }
 }

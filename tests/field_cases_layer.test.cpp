@@ -2,13 +2,16 @@
 #include <headwave/attention.hpp>
 #include <headwave/linear.hpp>
 #include <headwave/multi_head_attention.hpp>
+#include <headwave/positional_encoding.hpp>
 
 #include "support/catch.hpp"
 #include "support/compare.hpp"
 #include "support/layer.hpp"
 #include "support/random.hpp"
 
+#include <array>
 #include <limits>
+#include <thread>
 #include <vector>
 
 /// \file
@@ -144,4 +147,35 @@ TEMPLATE_TEST_CASE("the appended zero key is seen by every query", "[B26]", floa
   const std::vector<std::int64_t> none = {0};
   CHECK(within(layer(one, {.scale = 1, .key_lengths = none, .weights = weights}), {0}, 0) == "");
   CHECK(within(weights, {0, 1}, 0) == "");
+}
+
+TEMPLATE_TEST_CASE("one layer and one table serve many threads", "[E07]", float, double) {
+  hw::multi_head_attention<TestType> layer({.d_model = 24, .heads = 3});
+  layer.init_xavier(7);
+  const auto table = hw::sinusoidal_encoding<TestType>(50, 24);
+  random_source random(7);
+  const auto x = random.tensor<TestType>({2, 50, 24});
+  const auto work = [&] {
+    auto own = x;
+    hw::add_sinusoidal_encoding(own);
+    hw::tensor<TestType, 3> result = layer(own, {.causal = true});
+    // Of another length each time round, as caches are built by.
+    for (std::size_t length = 1; length < 50; length += 9) {
+      const auto part = hw::sinusoidal_encoding<TestType>(length, 24);
+      result(0, 0, 0) += same_bits(part, table.view().slice(0, 0, length)) == "" ? TestType(0) : TestType(1);
+    }
+    return result;
+  };
+  const auto expected = work();
+  std::array<hw::tensor<TestType, 3>, 8> results;
+  std::array<std::thread, 8> threads;
+  for (std::size_t t = 0; t < threads.size(); ++t) {
+    threads[t] = std::thread([&, t] { results[t] = work(); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const auto& result : results) {
+    CHECK(same_bits(result, expected) == "");
+  }
 }

@@ -100,7 +100,8 @@ struct attention_options {
   /// m_h for each head, [heads] or [batch, heads]: m_h |position - j| is subtracted from the scores. Source: Press et
   /// al. (2022).
   std::span<const T> alibi_slopes = {};
-  /// A score without a value for each head, [heads]: e^sink joins the sum below the line. Source: Xiao et al. (2024).
+  /// A score without a value for each head, [heads]: e^sink joins the sum below the line. -infinity is no sink;
+  /// infinity counts as the largest finite number, and leaves nothing to the keys. Source: Xiao et al. (2024).
   std::span<const T> sinks = {};
   /// A sink of score 0 for every head: weights are e^s / (1 + sum of e^s). Source: Miller (2023).
   bool softmax_plus_one = false;
@@ -176,7 +177,11 @@ inline void check_shapes(const attention_shape& s) {
 inline void check_lengths(const attention_shape& s, const char* name, std::span<const std::int64_t> lengths,
                           std::size_t most) {
   if (lengths.data()) {
-    s.require_equal((std::string(name) + " must have one element for each sample").c_str(), lengths.size(), s.batch());
+    // The text is made where it is needed: a call that is right allocates nothing.
+    if (lengths.size() != s.batch()) {
+      s.require_equal((std::string(name) + " must have one element for each sample").c_str(), lengths.size(),
+                      s.batch());
+    }
     for (const std::int64_t length : lengths) {
       if (length < 0 || static_cast<std::uint64_t>(length) > most) {
         s.fail_with(std::string(name) + " must lie between 0 and " + std::to_string(most) + ": " +

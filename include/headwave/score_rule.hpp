@@ -277,6 +277,11 @@ struct rule_list<First, Rest...> {
     }
   }
 
+  // A rule may take and return another type than attention computes in.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wfloat-conversion"
+#pragma GCC diagnostic ignored "-Wdouble-promotion"
   /// What every score rule, in order, makes of a score.
   template <class T>
   HEADWAVE_INLINE T score(T s, score_position at) const {
@@ -286,6 +291,7 @@ struct rule_list<First, Rest...> {
       return rest.score(static_cast<T>(first(s, at)), at);
     }
   }
+#pragma GCC diagnostic pop
 };
 
 HEADWAVE_INLINE rule_list<> list_rules() {

@@ -132,11 +132,17 @@ struct attention_task {
     return score[0];
   }
 
+  /// -infinity is no sink; infinity counts as the largest finite number, by its bits.
+  HEADWAVE_INLINE T sink_of(index row) const {
+    const T sink = a.sinks ? a.sinks[row_of(row).head] : negative_infinity<T>();
+    return bits_of(-sink) == negative_infinity_bits<T> ? -lowest_finite<T>() : sink;
+  }
+
   /// A row begins with what is not in the key tensor: its sink, which is a score without a value, the bias key and the
   /// zero key.
   void start_rows() const {
     for (index r = 0; r < rows; ++r) {
-      const T sink = a.sinks ? a.sinks[row_of(r).head] : negative_infinity<T>();
+      const T sink = sink_of(r);
       const bool has_sink = bits_of(sink) != negative_infinity_bits<T>;
       const T bias_score = a.bias_key ? bias_key_score(r) : T(0);
       T start = has_sink ? sink : lowest_finite<T>();
@@ -593,7 +599,7 @@ struct attention_task {
     }
     const double all = static_cast<double>(sum), logarithm = __builtin_log(all);
     const double entropy = logarithm - static_cast<double>(reduce_add(load(moments(row)))) / all;
-    const T sink = a.sinks ? a.sinks[row_of(row).head] : negative_infinity<T>();
+    const T sink = sink_of(row);
     if (bits_of(sink) == negative_infinity_bits<T>) {
       return static_cast<T>(entropy);
     }
