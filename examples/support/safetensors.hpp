@@ -145,11 +145,11 @@ class safetensors {
 
   /// Bytes per element of every dtype of the format; 0 for an unknown one.
   static std::size_t size_of(const std::string& dtype) {
-    static const std::map<std::string, std::size_t> sizes = {
+    static const std::map<std::string, std::size_t> known = {
         {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U16", 2}, {"I16", 2}, {"F16", 2},
         {"BF16", 2}, {"U32", 4}, {"I32", 4}, {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
-    const auto found = sizes.find(dtype);
-    return found == sizes.end() ? 0 : found->second;
+    const auto found = known.find(dtype);
+    return found == known.end() ? 0 : found->second;
   }
 
   nlohmann::json parsed_header() {
