@@ -14,7 +14,8 @@ template <class T>
 struct layer_parameters {
   hw::multi_head_attention_options options;
   hw::tensor<T, 2> in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight;
-  hw::tensor<T, 1> in_proj_bias, bias_k, bias_v, out_proj_bias;
+  hw::tensor<T, 2> gate_proj_weight;
+  hw::tensor<T, 1> in_proj_bias, bias_k, bias_v, q_norm_weight, k_norm_weight, gate_proj_bias, out_proj_bias;
 
   layer_parameters(const hw::multi_head_attention_options& layer_options, random_source& random)
       : options(layer_options) {
@@ -35,6 +36,17 @@ struct layer_parameters {
       in_proj_bias = random.tensor<T>({queries + 2 * keys}, 0.2);
       out_proj_bias = random.tensor<T>({options.d_model}, 0.2);
     }
+    if (options.qk_norm) {
+      q_norm_weight = random.tensor<T>({head_dim});
+      k_norm_weight = random.tensor<T>({head_dim});
+    }
+    if (options.gate != hw::output_gate::none) {
+      const std::size_t gates = options.gate == hw::output_gate::heads ? options.heads : queries;
+      gate_proj_weight = random.tensor<T>({gates, options.d_model}, 2 * scale);
+      if (options.bias) {
+        gate_proj_bias = random.tensor<T>({gates});
+      }
+    }
     if (options.add_bias_kv) {
       bias_k = random.tensor<T>({keys}, 0.2);
       bias_v = random.tensor<T>({keys}, 0.2);
@@ -49,6 +61,10 @@ struct layer_parameters {
             .in_proj_bias = in_proj_bias,
             .bias_k = bias_k,
             .bias_v = bias_v,
+            .q_norm_weight = q_norm_weight,
+            .k_norm_weight = k_norm_weight,
+            .gate_proj_weight = gate_proj_weight,
+            .gate_proj_bias = gate_proj_bias,
             .out_proj_weight = out_proj_weight,
             .out_proj_bias = out_proj_bias};
   }
