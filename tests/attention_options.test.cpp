@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <headwave/attention.hpp>
+#include <headwave/relative_position.hpp>
 
 #include "support/attention_check.hpp"
 #include "support/catch.hpp"
@@ -207,4 +208,29 @@ TEST_CASE("options that are wrong are errors, before anything is written", "[att
   CHECK(fails({.maximum = rows.view()}, {"maximum must have the shape [2, 4, 3]"}) == "");
   CHECK(fails({.entropy = rows.view()}, {"entropy must have the shape [2, 4, 3]"}) == "");
   CHECK(fails({.key_mass = rows.view()}, {"key_mass must have the shape [2, 4, 5]"}) == "");
+}
+
+TEMPLATE_TEST_CASE("T5's biases, without a matrix and with one", "[attention][t5]", float, double) {
+  support::random_source random(77);
+  for (const bool bidirectional : {true, false}) {
+    const hw::t5_bucket_options t5{.buckets = 16, .max_distance = 40, .bidirectional = bidirectional};
+    const auto table = random.tensor<TestType>({16, 4});
+    const auto q = random.tensor<TestType>({2, 70, 4, 8});
+    const auto k = random.tensor<TestType>({2, 300, 2, 8});
+    const auto biases = hw::t5_distance_bias(table, t5);
+    CHECK(biases.extents() == support::extents<2>{4, 81});
+    hw::tensor<TestType, 4> matrix({1, 4, 70, 300});
+    for (std::size_t h = 0; h < 4; ++h) {
+      for (std::size_t i = 0; i < 70; ++i) {
+        for (std::size_t j = 0; j < 300; ++j) {
+          const std::int64_t distance = static_cast<std::int64_t>(j) - (static_cast<std::int64_t>(i) + 230);
+          matrix(0, h, i, j) = table(static_cast<std::size_t>(hw::t5_bucket(distance, t5)), h);
+        }
+      }
+    }
+    CHECK(support::same_bits(hw::scaled_dot_product_attention(q, k, k, {.distance_bias = biases}),
+                             hw::scaled_dot_product_attention(q, k, k, {.bias = matrix})) == "");
+  }
+  CHECK(support::lacks(support::error_of([] { hw::t5_distance_bias(hw::tensor<float, 2>({31, 2})); }),
+                       {"t5_distance_bias", "[31, 2]", "32"}) == "");
 }

@@ -75,7 +75,7 @@ struct attention_options {
   /// Added to the scores; repeated along axes of extent 1. -infinity blocks the pair, a finite bias never does.
   broadcast_view<const T> bias = {};
   /// A bias for each distance key - query, [heads or 1, 2 M + 1] for the distances -M .. M; a distance beyond M has the
-  /// bias of M. Source: Shaw et al. (2018), Raffel et al. (2020).
+  /// bias of M. T5's: t5_distance_bias. Source: Shaw et al. (2018), Raffel et al. (2020).
   tensor_view<const T, 2> distance_bias = {};
   /// true: this query may see this key. Repeated along axes of extent 1.
   broadcast_view<const bool> visible = {};

@@ -312,6 +312,23 @@ inline int t5_bucket(std::int64_t relative_position, const t5_bucket_options& op
   return options.bidirectional ? buckets.count() + buckets.bucket_of(ahead) : 0;
 }
 
+/// T5's biases by distance, for attention_options::distance_bias: [heads, 2 max_distance + 1], the element of distance
+/// d = key - query at d + max_distance being table(t5_bucket(d), head). Computed once for a table; attention then adds
+/// them without a matrix of biases, at any length.
+/// table: [buckets, heads], as T5 stores it, float or double, any strides. Errors: as t5_bucket; a table with another
+/// number of rows than buckets. Source: Raffel et al. (2020), 2.1.
+template <class Table>
+  requires tensor_like<const Table, 2>
+tensor<element_of<const Table>, 2> t5_distance_bias(const Table& table, const t5_bucket_options& options = {}) {
+  using T = element_of<const Table>;
+  const tensor_view<const T, 2> view = as_view(table);
+  const std::size_t heads = view.extent(1);
+  const std::size_t count = detail::clipped_biases_size("t5_distance_bias", heads, options.max_distance);
+  tensor<T, 2> biases({heads, heads ? count / heads : 0}, uninitialized);
+  detail::clipped_biases("t5_distance_bias", biases.data(), view, options);
+  return biases;
+}
+
 /// x(b, i, c) += table(first_position + i, c) for every sample b: learned positions, as in BERT and GPT-2.
 /// x: [batch, length, d_model], in place; table: [positions, d_model], of the same type, float or double; any strides.
 /// Errors: widths that differ; a position that the table does not have.

@@ -46,6 +46,8 @@
   HEADWAVE_EXTERN template void tier::rotary_row<T>(const rotary_row_arguments<T>&); \
   HEADWAVE_EXTERN template void tier::rotate_heads<T>(const rotary_arguments<T>&, T*); \
   HEADWAVE_EXTERN template void tier::softmax_row<T>(T*, index, const T*, index, index); \
+  HEADWAVE_EXTERN template void tier::normalize_row<T>(T*, const T*, index, double); \
+  HEADWAVE_EXTERN template void tier::gate_row<T>(T*, const T*, index, index); \
   HEADWAVE_EXTERN template void tier::merge_rows<T>(const merge_arguments<T>&, index, index); \
   HEADWAVE_EXTERN template void tier::attention<T>(const attention_arguments<T>&, const attention_plan<T>&, index, \
                                                    T*); \

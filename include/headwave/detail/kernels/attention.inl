@@ -20,9 +20,11 @@ inline constexpr int reference_slack = 8;
 inline constexpr int no_power = -1000;
 
 template <class T>
+struct attention_tile;
+
+template <class T>
 struct attention_task {
   static constexpr index lanes = vec<T>::lanes;
-  static constexpr index staged_channels = 4 * lanes, staged_stride = staged_channels + lanes / 2;
 
   const attention_arguments<T>& a;
   const attention_rows<T>& parts;
@@ -215,85 +217,14 @@ struct attention_task {
     }
   }
 
-  /// A head's keys some rows further on.
-  struct later_keys {
-    head_rows<T> rows;
-    index width, next, last;
-    HEADWAVE_INLINE void operator()() {
-      fetch<0, T>(rows[smaller(next++, last)].data, rows.x.format, rows.x.channel, width);
-    }
-  };
-
-  /// Keys as panels [group of keys][channel][key], the first of which begins at key base; keys of a group that are not
-  /// in the range are zero, and are not read. ahead() is called for each key.
+  /// Keys and values of a range, as panels whose first key is base, or the block's. The latter returns whether all
+  /// values are finite.
   template <class Ahead>
-  void pack_keys(key_range range, index base, Ahead ahead) const {
-    const head_rows<T> rows_of_head(a.key, batch, kv_head);
-    const bool direct = rows_of_head.plain && a.key.channel == 1 && a.head_dim % lanes == 0;
-    for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
-      T* const panel = key_panels + (first - base) * a.head_dim;
-      if (direct && first >= range.first && first + lanes <= range.last) {
-        for (index lane = 0; lane < lanes; ++lane) {
-          ahead();
-        }
-        for (index channel = 0; channel < a.head_dim; channel += lanes) {
-          transpose(panel + channel * lanes, rows_of_head.plain + first * a.key.length + channel, a.key.length);
-        }
-        continue;
-      }
-      for (index channel = 0; channel < a.head_dim; channel += staged_channels) {
-        // Keys often lie a multiple of a page apart, in one set of the cache. So each line is read once, in order.
-        T staged[static_cast<std::size_t>(lanes * staged_stride)];
-        const index channels = smaller(a.head_dim - channel, staged_channels);
-        for (index lane = 0; lane < lanes; ++lane) {
-          const index key = first + lane;
-          const bool present = key >= range.first && key < range.last;
-          const stored_row<T> row = rows_of_head[present ? key : range.first];
-          if (channel == 0) {
-            ahead();
-          }
-          for (index c = 0; c < channels; c += lanes) {
-            store(staged + lane * staged_stride + c, load_stored(a.key, row, channel + c, present ? channels - c : 0));
-          }
-        }
-        for (index c = 0; c < channels; c += lanes) {
-          if (channels - c >= lanes) {
-            transpose(panel + (channel + c) * lanes, staged + c, staged_stride);
-          } else {
-            T turned[static_cast<std::size_t>(lanes * lanes)];
-            transpose(turned, staged + c, staged_stride);
-            for (index i = 0; i < channels - c; ++i) {
-              store(panel + (channel + c + i) * lanes, load(turned + i * lanes));
-            }
-          }
-        }
-      }
-    }
+  HEADWAVE_INLINE void pack_keys(key_range range, index base, Ahead ahead) const {
+    pack_head_keys<T>(key_panels, {a.key, batch, kv_head}, a.head_dim, range, base, ahead);
   }
-
-  /// Values as panels [group of channels][key][channel]. Returns whether all of them are finite.
-  bool pack_values(key_range range) const {
-    const head_rows<T> rows_of_head(a.value, batch, kv_head);
-    bool finite = true;
-    for (index key = range.first; key < range.last; ++key) {
-      const stored_row<T> row = rows_of_head[key];
-      fetch<0, T>(rows_of_head[smaller(key + fetch_distance, range.last - 1)].data, a.value.format, a.value.channel,
-                  a.value_dim);
-      T* const target = value_panels + (key - block_first) * lanes;
-      const index whole =
-          a.value.format == element_format::own && a.value.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
-      for (index c = 0; c < whole; c += lanes) {
-        const vec<T> chunk = load(reinterpret_cast<const T*>(row.data) + c);
-        finite = finite && all_finite(chunk);
-        store(target + c * key_block, chunk);
-      }
-      for (index c = whole; c < a.value_dim; c += lanes) {
-        const vec<T> chunk = load_stored(a.value, row, c, a.value_dim - c);
-        finite = finite && all_finite(chunk);
-        store(target + c * key_block, chunk);
-      }
-    }
-    return finite;
+  HEADWAVE_INLINE bool pack_values(key_range range) const {
+    return pack_head_values<T>(value_panels, {a.value, batch, kv_head}, a.value_dim, range, block_first);
   }
 
   /// Notes which of a row's keys first .. last-1 are hidden.
@@ -474,115 +405,6 @@ struct attention_task {
     return a.rule.sees(a.rule.object, region) != visibility::none;
   }
 
-  /// One tile of rows against the block's keys range.first .. range.last-1.
-  struct tile_step {
-    const attention_task& task;
-    index first_row;
-    key_range range;
-    key_runs runs;
-    bool empty;  // nothing has been added to the rows
-
-    template <int Rows, int Panels>
-    HEADWAVE_INLINE void score(index key) const {
-      task.template score<Rows, Panels>(first_row, 0, key,
-                                        task.key_panels + (key - task.block_first) * task.a.head_dim);
-    }
-
-    /// O += P V for the channels of Panels panels; the block's own sum starts at zero.
-    template <int Rows, int Panels>
-    HEADWAVE_INLINE void accumulate(index channel) const {
-      tile<T, Rows, Panels> c;
-      clear(c);
-      for (index i = 0; i < runs.count; ++i) {
-        const index offset = runs.run[i].first - task.block_first;
-        multiply_tile<packed_rows<T>>(c, task.scores(0) + offset,
-                                      task.value_panels + channel * key_block + offset * lanes, key_block * lanes,
-                                      runs.run[i].last - runs.run[i].first);
-      }
-      HEADWAVE_UNROLL
-      for (int r = 0; r < Rows; ++r) {
-        HEADWAVE_UNROLL
-        for (int p = 0; p < Panels; ++p) {
-          T* const o = task.output(first_row + r) + channel + p * lanes;
-          store(o, add(load(o), c.at[r][p]));
-        }
-      }
-    }
-
-    /// The same sum for one row, without the keys it must not see: their values may be infinite or NaN.
-    void accumulate_visible(int tile_row) const {
-      for (index channel = 0; channel < task.a.value_dim; channel += lanes) {
-        vec<T> sum = broadcast(T(0));
-        for (index key = range.first - task.block_first; key < range.last - task.block_first; ++key) {
-          if (!task.hidden(tile_row)[key]) {
-            const vec<T> value = load(task.value_panels + channel * key_block + key * lanes);
-            sum = multiply_add(broadcast(task.scores(tile_row)[key]), value, sum);
-          }
-        }
-        T* const o = task.output(first_row + tile_row) + channel;
-        store(o, add(load(o), sum));
-      }
-    }
-
-    template <int Rows>
-    void run() const {
-      constexpr int panels = panels_of<Rows>;
-      const index first = range.first - range.first % lanes, last = round_up(range.last, lanes);
-      if (task.a.rule.sees) {
-        for (index r = 0; r < Rows; ++r) {
-          for (index key = first; key < last; key += lanes) {
-            store(task.scores(r) + key - task.block_first, broadcast(negative_infinity<T>()));
-          }
-        }
-      }
-      for (index i = 0; i < runs.count; ++i) {
-        const index run_last = round_up(runs.run[i].last, lanes);
-        index key = runs.run[i].first - runs.run[i].first % lanes;
-        for (; key + panels * lanes <= run_last; key += panels * lanes) {
-          score<Rows, panels>(key);
-        }
-        if constexpr (panels > 1) {
-          for (; key < run_last; key += lanes) {
-            score<Rows, 1>(key);
-          }
-        }
-      }
-      for (int r = 0; r < Rows; ++r) {
-        task.prepare_scores(first_row + r, r, first, last);
-      }
-      int r = 0;
-      for (; r + interleaved <= Rows; r += interleaved) {
-        task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first,
-                                                empty);
-      }
-      if constexpr (interleaved > 1) {
-        for (; r < Rows; ++r) {
-          task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first, empty);
-        }
-      }
-      if (task.a.dropout > 0) {
-        for (r = 0; r < Rows; ++r) {
-          task.drop_powers(first_row + r, r, range);
-        }
-      }
-      if (!task.values_finite) {
-        for (r = 0; r < Rows; ++r) {
-          accumulate_visible(r);
-        }
-        return;
-      }
-      index channel = 0;
-      for (; channel + panels * lanes <= task.parts.value_width; channel += panels * lanes) {
-        accumulate<Rows, panels>(channel);
-      }
-      if constexpr (panels > 1) {
-        for (; channel < task.parts.value_width; channel += lanes) {
-          accumulate<Rows, 1>(channel);
-        }
-      }
-    }
-  };
-
   HEADWAVE_INLINE void* out_row(index row) const {
     const index place = batch * a.out.batch + row_of(row).head * a.out.head + row_of(row).query * a.out.length;
     return static_cast<unsigned char*>(a.out.data) + place * element_size<T>(a.out.format);
@@ -655,7 +477,7 @@ struct attention_task {
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
       pack_keys(block, block_first,
-                later_keys{{a.key, batch, kv_head}, a.head_dim, block.first + fetch_distance, block.last - 1});
+                later_rows<T>{{a.key, batch, kv_head}, a.head_dim, block.first + fetch_distance, block.last - 1});
       values_finite = pack_values(block);
       for (index t = 0; t < tiles; ++t) {
         const index first = t * rows / tiles;
@@ -663,8 +485,8 @@ struct attention_task {
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          const tile_step step{*this, first, range, visible_runs(first, count, range),
-                               starts_empty && block_first <= wanted.first};
+          const attention_tile<T> step{*this, first, range, visible_runs(first, count, range),
+                                       starts_empty && block_first <= wanted.first};
           if (step.runs.count > 0) {
             with_rows(count, step);
           }

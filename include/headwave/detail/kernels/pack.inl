@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// Keys and values of one head as panels. Compiled once per tier; see detail/tiers.hpp.
+
+namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
+
+/// Fetches rows of a head, one a call, up to the last.
+template <class T>
+struct later_rows {
+  head_rows<T> rows;
+  index width, next, last;
+  HEADWAVE_INLINE void operator()() {
+    fetch<0, T>(rows[smaller(next++, last)].data, rows.x.format, rows.x.channel, width);
+  }
+};
+
+/// Keys as panels [group of keys][channel][key], the first of which begins at key base; keys of a group that are not in
+/// the range are zero, and are not read. ahead() is called for each key.
+template <class T, class Ahead>
+void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range range, index base, Ahead ahead) {
+  constexpr index lanes = vec<T>::lanes, staged_channels = 4 * lanes, staged_stride = staged_channels + lanes / 2;
+  const bool direct = rows.plain && rows.x.channel == 1 && width % lanes == 0;
+  for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
+    T* const panel = panels + (first - base) * width;
+    if (direct && first >= range.first && first + lanes <= range.last) {
+      for (index lane = 0; lane < lanes; ++lane) {
+        ahead();
+      }
+      for (index channel = 0; channel < width; channel += lanes) {
+        transpose(panel + channel * lanes, rows.plain + first * rows.x.length + channel, rows.x.length);
+      }
+      continue;
+    }
+    for (index channel = 0; channel < width; channel += staged_channels) {
+      // Keys often lie a multiple of a page apart, in one set of the cache. So each line is read once, in order.
+      T staged[static_cast<std::size_t>(lanes * staged_stride)];
+      const index channels = smaller(width - channel, staged_channels);
+      for (index lane = 0; lane < lanes; ++lane) {
+        const index key = first + lane;
+        const bool present = key >= range.first && key < range.last;
+        const stored_row<T> row = rows[present ? key : range.first];
+        if (channel == 0) {
+          ahead();
+        }
+        for (index c = 0; c < channels; c += lanes) {
+          store(staged + lane * staged_stride + c, load_stored(rows.x, row, channel + c, present ? channels - c : 0));
+        }
+      }
+      for (index c = 0; c < channels; c += lanes) {
+        if (channels - c >= lanes) {
+          transpose(panel + (channel + c) * lanes, staged + c, staged_stride);
+        } else {
+          T turned[static_cast<std::size_t>(lanes * lanes)];
+          transpose(turned, staged + c, staged_stride);
+          for (index i = 0; i < channels - c; ++i) {
+            store(panel + (channel + c + i) * lanes, load(turned + i * lanes));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Values as panels [group of channels][key][channel], the first key being base. Returns whether all of them are
+/// finite.
+template <class T>
+bool pack_head_values(T* panels, const head_rows<T>& rows, index width, key_range range, index base) {
+  constexpr index lanes = vec<T>::lanes;
+  const index whole = rows.x.format == element_format::own && rows.x.channel == 1 ? width - width % lanes : 0;
+  bool finite = true;
+  for (index key = range.first; key < range.last; ++key) {
+    const stored_row<T> row = rows[key];
+    fetch<0, T>(rows[smaller(key + fetch_distance, range.last - 1)].data, rows.x.format, rows.x.channel, width);
+    T* const target = panels + (key - base) * lanes;
+    for (index c = 0; c < whole; c += lanes) {
+      const vec<T> chunk = load(reinterpret_cast<const T*>(row.data) + c);
+      finite = finite && all_finite(chunk);
+      store(target + c * key_block, chunk);
+    }
+    for (index c = whole; c < width; c += lanes) {
+      const vec<T> chunk = load_stored(rows.x, row, c, width - c);
+      finite = finite && all_finite(chunk);
+      store(target + c * key_block, chunk);
+    }
+  }
+  return finite;
+}
+
+}  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
