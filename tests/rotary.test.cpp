@@ -405,9 +405,12 @@ TEMPLATE_TEST_CASE("rotary: explicit frequencies and magnitude", "[rotary]", flo
     CHECK(std::fabs(rope.frequency(i) - frequencies[i]) <= 3e-16 * std::fabs(frequencies[i]));
   }
   const auto x = random.tensor<T>({2, 3, 2, 10});
-  const oracle::rotation expected = {
-      .frequencies = {.radians = {frequencies.begin(), frequencies.end()}, .magnitude = 1.5},
-      .position = from(1'000'000'000)};
+  std::vector<oracle::real> radians;
+  for (const double frequency : frequencies) {
+    radians.push_back(static_cast<oracle::real>(frequency));
+  }
+  const oracle::rotation expected = {.frequencies = {.radians = radians, .magnitude = 1.5},
+                                     .position = from(1'000'000'000)};
   CHECK(within(applied(rope, x, 1'000'000'000), oracle::rotated<T>(oracle::exact(x), expected)) == "");
 }
 

@@ -286,8 +286,8 @@ position_list left_by(const hw::attention_options<T>& options, std::size_t batch
 
 TEMPLATE_TEST_CASE("a rule is asked once about each position that is left", "[score_rule]", float, double) {
   const std::vector<std::int64_t> starts = {-2, 5}, queries = {3, 1}, keys = {7, 280};
-  for (const auto& [rows, count, heads, kv_heads] :
-       {std::array<std::size_t, 4>{5, 300, 4, 2}, {2, 300, 3, 1}, {1, 17, 2, 2}, {19, 40, 4, 1}}) {
+  for (const auto& shape : {std::array<std::size_t, 4>{5, 300, 4, 2}, {2, 300, 3, 1}, {1, 17, 2, 2}, {19, 40, 4, 1}}) {
+    const std::size_t rows = shape[0], count = shape[1], heads = shape[2], kv_heads = shape[3];
     CAPTURE(rows, count, heads, kv_heads);
     random_source random(3);
     const auto q = random.tensor<TestType>({2, rows, heads, 4});
@@ -502,7 +502,7 @@ TEMPLATE_TEST_CASE("the relative shift of Transformer-XL", "[score_rule]", float
   // Score of query i and key j, at distance i - j >= 0 (Dai et al. 2019, 3.3):
   //   scale ((q_i + u) . k_j + (q_i + v) . r_(i - j))
   // The second product is made once for each query and distance, and a rule picks the distance: no shift of a matrix.
-  const std::size_t batch = 2, heads = 3, rows = 6, count = 10, head_dim = 5;
+  constexpr std::size_t batch = 2, heads = 3, rows = 6, count = 10, head_dim = 5;
   random_source random(9);
   const auto q = random.tensor<TestType>({batch, rows, heads, head_dim});
   const auto k = random.tensor<TestType>({batch, count, heads, head_dim});
@@ -523,9 +523,9 @@ TEMPLATE_TEST_CASE("the relative shift of Transformer-XL", "[score_rule]", float
     }
     by_distance(b, h, i, distance) = sum * static_cast<TestType>(scale);
   });
-  const auto start = static_cast<std::int64_t>(count - rows);
+  constexpr auto start = static_cast<std::int64_t>(count - rows);
   const hw::tensor_view<const TestType, 4> table = by_distance;
-  const auto shifted = [table, start](TestType s, score_position at) {
+  const auto shifted = [table](TestType s, score_position at) {
     return at.key > at.query
                ? s
                : s + table(static_cast<std::size_t>(at.batch), static_cast<std::size_t>(at.head),
