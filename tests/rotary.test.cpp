@@ -400,7 +400,7 @@ TEMPLATE_TEST_CASE("rotary: explicit frequencies and magnitude", "[rotary]", flo
   using T = TestType;
   random_source random(11);
   const std::vector<double> frequencies = {0.3, -2.5, 0, 7.25, 1e-9};
-  const hw::rotary_embedding rope({.rotary_dim = 10, .frequencies = frequencies, .magnitude = 1.5});
+  const hw::rotary_embedding rope({.rotary_dim = 10, .frequencies = frequencies, .magnitude = 1.5L});
   for (std::size_t i = 0; i < 5; ++i) {
     CHECK(std::fabs(rope.frequency(i) - frequencies[i]) <= 3e-16 * std::fabs(frequencies[i]));
   }
@@ -409,7 +409,7 @@ TEMPLATE_TEST_CASE("rotary: explicit frequencies and magnitude", "[rotary]", flo
   for (const double frequency : frequencies) {
     radians.push_back(static_cast<oracle::real>(frequency));
   }
-  const oracle::rotation expected = {.frequencies = {.radians = radians, .magnitude = 1.5},
+  const oracle::rotation expected = {.frequencies = {.radians = radians, .magnitude = 1.5L},
                                      .position = from(1'000'000'000)};
   CHECK(within(applied(rope, x, 1'000'000'000), oracle::rotated<T>(oracle::exact(x), expected)) == "");
 }

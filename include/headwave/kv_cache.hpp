@@ -35,6 +35,19 @@ struct cache_state {
   tensor<float, 3> key_scales, value_scales;  // [batch, capacity, kv_heads], of int8
   tensor<std::int64_t, 2> marks;              // [2][batch]: lengths, first keys that are kept
 
+  HEADWAVE_INLINE explicit cache_state(const kv_cache_options& o)
+      : shape(o),
+        keys({o.batch, o.capacity, o.kv_heads, o.head_dim}, uninitialized),
+        values({o.batch, o.capacity, o.kv_heads, o.value_dim}, uninitialized),
+        key_scales({std::is_same_v<Stored, std::int8_t> ? o.batch : 0, o.capacity, o.kv_heads}, uninitialized),
+        value_scales(key_scales.extents(), uninitialized),
+        marks({2, o.batch}) {}
+  HEADWAVE_INLINE cache_state(const cache_state&) = default;
+  HEADWAVE_INLINE cache_state(cache_state&&) = default;
+  HEADWAVE_INLINE cache_state& operator=(const cache_state&) = default;
+  HEADWAVE_INLINE cache_state& operator=(cache_state&&) = default;
+  HEADWAVE_INLINE ~cache_state() = default;
+
   HEADWAVE_INLINE std::int64_t& length(std::size_t b) { return marks(0u, b); }
   HEADWAVE_INLINE std::int64_t length(std::size_t b) const { return marks(0u, b); }
   HEADWAVE_INLINE std::int64_t& start(std::size_t b) { return marks(1u, b); }
@@ -45,22 +58,15 @@ struct cache_state {
 
 namespace detail::inline HEADWAVE_ABI {
 
-template <class Stored>
-cache_state<Stored> new_cache(kv_cache_options o) {
+/// Checked, with every default filled in.
+inline kv_cache_options filled_in(kv_cache_options o) {
   o.value_dim = o.value_dim ? o.value_dim : o.head_dim;
   const std::size_t shape[] = {o.batch, o.capacity, o.kv_heads, o.head_dim, o.value_dim};
   if (o.capacity == 0 || o.kv_heads == 0) {
     fail("kv_cache", "capacity and kv_heads must be positive",
          {{"batch, capacity, kv_heads, head_dim, value_dim", shape, 5}});
   }
-  constexpr bool scaled = std::is_same_v<Stored, std::int8_t>;
-  const std::size_t scales = scaled ? o.batch : 0;
-  return {o,
-          tensor<Stored, 4>({o.batch, o.capacity, o.kv_heads, o.head_dim}, uninitialized),
-          tensor<Stored, 4>({o.batch, o.capacity, o.kv_heads, o.value_dim}, uninitialized),
-          tensor<float, 3>({scales, o.capacity, o.kv_heads}, uninitialized),
-          tensor<float, 3>({scales, o.capacity, o.kv_heads}, uninitialized),
-          tensor<std::int64_t, 2>({2, o.batch})};
+  return o;
 }
 
 /// A head's row in 8 bits: round(x / scale), scale = max |x| / 127. Returns the scale, which is NaN if an element is
@@ -268,7 +274,7 @@ class kv_cache {
 
  public:
   /// An empty cache. Memory is asked for once. Errors: no capacity or heads; sizes that overflow.
-  HEADWAVE_INLINE explicit kv_cache(const kv_cache_options& options) : state_(detail::new_cache<Stored>(options)) {}
+  HEADWAVE_INLINE explicit kv_cache(const kv_cache_options& options) : state_(detail::filled_in(options)) {}
   HEADWAVE_INLINE kv_cache(const kv_cache&) = default;
   HEADWAVE_INLINE kv_cache(kv_cache&&) = default;
   HEADWAVE_INLINE kv_cache& operator=(const kv_cache&) = default;

@@ -283,31 +283,30 @@ class bit_mask {
 
 /// Drafts of a tree behind a common prefix: position prefix + n is node n, which sees the prefix, itself and its
 /// ancestors. A position that is no node sees the prefix alone, all of it. parents: [nodes] the parent of each node, -1
-/// for none; a parent comes before its children. For speculative decoding; source: Miao et al. (2024).
+/// for none; a parent comes before its children; they have to outlive the mask. A question takes as long as the tree is
+/// deep. For speculative decoding; source: Miao et al. (2024).
 class tree_mask {
  public:
   /// Errors: a negative prefix, or a parent that does not come before its child.
   HEADWAVE_INLINE tree_mask(std::span<const std::int64_t> parents, std::int64_t prefix)
-      : ancestors_({parents.size(), (parents.size() + 63) / 64}), prefix_(prefix) {
+      : parents_(parents), prefix_(prefix) {
     detail::require_mask(prefix >= 0, "tree_mask", "the prefix must not be negative");
     for (std::size_t n = 0; n < parents.size(); ++n) {
-      const std::int64_t parent = parents[n];
-      detail::require_mask(parent >= -1 && parent < static_cast<std::int64_t>(n), "tree_mask",
+      detail::require_mask(parents[n] >= -1 && parents[n] < static_cast<std::int64_t>(n), "tree_mask",
                            "a parent must be -1 or come before its child");
-      for (std::size_t w = 0; w < ancestors_.extent(1) && parent >= 0; ++w) {
-        ancestors_(n, w) = ancestors_(static_cast<std::size_t>(parent), w);
-      }
-      ancestors_(n, n / 64) |= std::uint64_t{1} << (n % 64);
     }
   }
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    const std::int64_t node = detail::difference(at.query, prefix_), other = at.key - prefix_;
+    std::int64_t node = detail::difference(at.query, prefix_);
+    const std::int64_t other = at.key - prefix_;
     if (other < 0 || !is_node(node)) {
       return other < 0 && at.key >= 0;
     }
-    return is_node(other) &&
-           (ancestors_(static_cast<std::size_t>(node), static_cast<std::size_t>(other) / 64) >> (other % 64) & 1) != 0;
+    while (node > other) {
+      node = parents_[static_cast<std::size_t>(node)];
+    }
+    return node == other;
   }
   HEADWAVE_INLINE position_range keys_for(std::int64_t query) const {
     const std::int64_t own = detail::shifted(query, 1);
@@ -321,10 +320,10 @@ class tree_mask {
 
  private:
   HEADWAVE_INLINE bool is_node(std::int64_t n) const {
-    return n >= 0 && static_cast<std::uint64_t>(n) < ancestors_.extent(0);
+    return n >= 0 && static_cast<std::uint64_t>(n) < parents_.size();
   }
 
-  tensor<std::uint64_t, 2> ancestors_;  // [node][word] bits of itself and its ancestors
+  std::span<const std::int64_t> parents_;
   std::int64_t prefix_;
 };
 

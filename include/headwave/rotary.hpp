@@ -234,7 +234,7 @@ class rotary_positions {
   HEADWAVE_INLINE const detail::position_list& list() const { return list_; }
 
  private:
-  detail::position_list list_;
+  detail::position_list list_{};
 };
 
 namespace detail::inline HEADWAVE_ABI {

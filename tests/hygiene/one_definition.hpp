@@ -18,6 +18,9 @@ static headwave::tensor<float, 3> compute() {
   const hw::rotary_embedding rope({.rotary_dim = 4, .scaling = hw::yarn_scaling{4, 16}});
   rope.apply(x.view().reshaped({2, 5, 4, 4}), 3);
   x = layer(x, {.causal = true});
+  auto cache = layer.make_cache<hw::bfloat16>(2, 5);
+  const auto odd_keys = hw::visible_if([](hw::score_position at) { return at.key % 2 == 1; });
+  x = layer(x, cache, {.causal = true}, hw::window_mask{.left = 3} || odd_keys);
   return x;
 }
 

@@ -100,8 +100,8 @@ HEADWAVE_INLINE index packed_rows_size(index count, index depth) {
   return count * packed_stride<T> * ((depth + depth_block - 1) / depth_block);
 }
 
-/// At most so many rows of A are packed at a time, about 896 KiB: a panel is read from far away once for all of them, and
-/// they are read in order, which a cache beyond L2 can feed.
+/// At most so many rows of A are packed at a time, about 896 KiB: a panel is read from far away once for all of them,
+/// and they are read in order, which a cache beyond L2 can feed.
 template <class T>
 HEADWAVE_INLINE index gemm_block_rows(const gemm_arguments<T>& product) {
   const index fitting = static_cast<index>(896 * 1024 / sizeof(T)) / (product.depth + 1);

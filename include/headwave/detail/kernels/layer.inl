@@ -24,8 +24,8 @@ void normalize_row(T* x, const T* weight, index count, double epsilon) {
 template <class T>
 HEADWAVE_INLINE vec<T> logistic(vec<T> x) {
   const vec<T> zero = broadcast(T(0)), one = broadcast(T(1));
-  const vec<T> small = exponential(subtract(zero, absolute(x)));
-  return divide(select(less(x, zero), small, one), add(one, small));
+  const vec<T> power = exponential(subtract(zero, absolute(x)));
+  return divide(select(less(x, zero), power, one), add(one, power));
 }
 
 /// x_c becomes x_c / (1 + e^-g_c), for count channels; gate_step 0: they share one g.
