@@ -51,7 +51,7 @@ struct scores_outputs {
 
 TEMPLATE_TEST_CASE("entropy, maximum and mass that can be said by hand", "[attention]", float, double) {
   using outputs = scores_outputs<TestType>;
-  const double bound = 8 * std::numeric_limits<TestType>::epsilon();
+  const double bound = 8 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
   for (const std::size_t n : sizes{1, 2, 17, 300}) {
     const outputs equal(std::vector<double>(n, 3.0));
     CAPTURE(n);

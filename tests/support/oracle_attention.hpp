@@ -218,12 +218,11 @@ void add_maximum(const score_row& row, const extents<3>& at, estimate<3>& result
 }
 
 /// -sum of p ln p over the weights of the keys, which are computed as ln S - M / S, where S is the sum of the powers
-/// e^x, and M that of x e^x, of x = score - reference. The reference is at most 8 below the largest score.
+/// e^x, and M that of x e^x, of x = score - reference. The reference is the largest score, or at most slack below it.
 template <class T>
-void add_entropy(const score_row& row, const weight_row& weights, const T* sink, const extents<3>& at,
+void add_entropy(const score_row& row, const weight_row& weights, const T* sink, real slack, const extents<3>& at,
                  estimate<3>& result) {
   constexpr real u = unit<T>;
-  constexpr real slack = 8;
   const std::size_t count = row.scores.size();
   if (count == 0) {
     return;
@@ -331,7 +330,9 @@ attention_result attention(const attention_problem<T>& problem) {
     result.lse.value(b, h, i) = weights.lse;
     result.lse.error(b, h, i) = weights.lse_error;
     add_maximum<T>(scores, row, result.maximum);
-    add_entropy<T>(scores, weights, sink, row, result.entropy);
+    // Without anything else, all keys of one block find the largest score before the first power is taken.
+    const bool at_once = !sink && problem.appended == 0 && all_keys <= 256;
+    add_entropy<T>(scores, weights, sink, at_once ? 0 : 8, row, result.entropy);
     for (std::size_t n = 0; n < count; ++n) {
       const std::size_t j = scores.keys[n];
       const real weight = weights.weights[n];
