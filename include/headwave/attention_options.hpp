@@ -55,8 +55,9 @@ class broadcast_view {
 
 /// Attention weights that are dropped at random while a model is trained: after softmax, each weight is 0 with a
 /// probability p, or else divided by 1 - p. Which ones follows from seed, sample, head, position of the query and key
-/// alone: not from tiles, threads or instruction set. Log-sum-exp, weights and all other outputs are those without
-/// dropout. Source: Srivastava et al. (2014); counter-based generators: Salmon et al. (2011).
+/// alone: not from tiles, threads or instruction set. A layer's added keys are not dropped. Log-sum-exp, weights and
+/// all other outputs are those without dropout. Source: Srivastava et al. (2014); counter-based generators: Salmon et
+/// al. (2011).
 struct attention_dropout {
   double probability = 0;  ///< from 0 to 1
   std::uint64_t seed = 0;
@@ -87,7 +88,7 @@ struct attention_options {
   std::span<const std::int64_t> query_starts = {};
   /// How far a query sees to both sides; not negative.
   attention_window window = {};
-  /// Queries of each sample, [batch]; the rows from there on see nothing. From 0 to query_length.
+  /// Queries of each sample, [batch]; the rows from there on see no key of the key tensor. From 0 to query_length.
   std::span<const std::int64_t> query_lengths = {};
   /// Keys of each sample, [batch]; the keys from there on are hidden and not read. From 0 to key_length.
   std::span<const std::int64_t> key_lengths = {};
