@@ -31,7 +31,9 @@ using support::within;
 namespace {
 
 safetensors open(const std::string& name) {
-  return safetensors(std::string(HEADWAVE_TEST_DATA) + "/" + name + ".safetensors");
+  std::string path = HEADWAVE_TEST_DATA "/";
+  path.append(name).append(".safetensors");
+  return safetensors(path);
 }
 
 /// A reference value, which was computed in double, and how far a result in T may be from it. In double both have an
