@@ -90,8 +90,6 @@ HEDLEY_ALWAYS_INLINE static __m512 quarters(__m512 a, __m512 b, int selection) {
 #undef _mm512_cvtps_ph
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi32_epi16
-#undef _mm512_maskz_slli_epi64
-#undef _mm512_maskz_srli_epi64
 #undef _mm_test_epi8_mask
 #undef _mm512_shuffle_f32x4
 #define _mm512_extractf32x8_ps(v, half) ((half) == 1 ? support::upper_half(v) : _mm512_castps512_ps256(v))
@@ -103,7 +101,5 @@ HEDLEY_ALWAYS_INLINE static __m512 quarters(__m512 a, __m512 b, int selection) {
 #define _mm512_cvtps_ph(v, rounding) support::to_halves(v)
 #define _mm512_cvtepi32_ps(v) support::from_integer(v)
 #define _mm512_cvtepi32_epi16(v) support::low_words(v)
-#define _mm512_maskz_slli_epi64(all, v, bits) _mm512_slli_epi64(v, bits)
-#define _mm512_maskz_srli_epi64(all, v, bits) _mm512_srli_epi64(v, bits)
 #define _mm_test_epi8_mask(a, b) support::bytes_in_common(a, b)
 #define _mm512_shuffle_f32x4(a, b, selection) support::quarters(a, b, selection)

@@ -302,14 +302,13 @@ HEADWAVE_INLINE vec<std::uint64_t> bit_xor(vec<std::uint64_t> a, vec<std::uint64
 HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std::uint64_t> b) {
   return {_mm512_mul_epu32(a.all, b.all)};
 }
-// With a mask, whose bits are all set: g++ 12 has a false warning about the undefined source of the plain intrinsics.
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
-  return {_mm512_maskz_slli_epi64(0xff, v.all, Bits)};
+  return {_mm512_slli_epi64(v.all, Bits)};
 }
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_right(vec<std::uint64_t> v) {
-  return {_mm512_maskz_srli_epi64(0xff, v.all, Bits)};
+  return {_mm512_srli_epi64(v.all, Bits)};
 }
 HEADWAVE_INLINE vec<double> as_double(vec<std::uint64_t> bits) {
   return {_mm512_castsi512_pd(bits.all)};
