@@ -4,6 +4,7 @@
 #include <headwave/attention_operands.hpp>
 #include <headwave/detail/dispatch.hpp>
 #include <headwave/detail/scratch.hpp>
+#include <headwave/merge_attention.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -136,25 +137,34 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
   }
 }
 
-/// Moves the first row.
-template <class T, class Stored>
-void skip_rows(Stored& x, index rows) {
-  using byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(x.data)>>, const char, char>;
+/// Moves the first row, if there is any.
+template <class X>
+void skip_rows(strided4<X>& x, index rows) {
+  x.data += x.data ? rows * x.length : 0;
+}
+template <class T, class Data>
+void skip_rows(stored4<Data>& x, index rows) {
+  using byte = std::conditional_t<std::is_const_v<Data>, const char, char>;
   x.data = static_cast<byte*>(x.data) + rows * x.length * element_size<T>(x.format);
+}
+
+/// Moves the first query row of all that has one for each query.
+template <class T>
+void skip_queries(attention_arguments<T>& a, index rows) {
+  skip_rows<T>(a.query, rows);
+  skip_rows<T>(a.out, rows);
+  for (strided4<T>* const x : {&a.lse, &a.maximum, &a.entropy}) {
+    skip_rows(*x, rows);
+  }
 }
 
 /// A call's query rows first .. first + count-1 as a call. starts and lengths: memory for one number per sample.
 template <class T>
 attention_arguments<T> rows_of(attention_arguments<T> a, index first, index count, std::int64_t* starts,
                                std::int64_t* lengths) {
-  const auto skip = [first](auto& x) { x.data += x.data ? first * x.length : 0; };
-  skip_rows<T>(a.query, first);
-  skip_rows<T>(a.out, first);
-  skip(a.bias);
-  skip(a.visible);
-  skip(a.lse);
-  skip(a.maximum);
-  skip(a.entropy);
+  skip_queries(a, first);
+  skip_rows(a.bias, first);
+  skip_rows(a.visible, first);
   a.query_length = count;
   a.query_start = saturated_sum(a.query_start, first);
   for (index b = 0; b < a.batch; ++b) {
@@ -251,16 +261,11 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
 /// Sequence n of packed sequences as a call.
 template <class T>
 attention_arguments<T> sequence_of(attention_arguments<T> a, const attention_options<T>& options, index n) {
-  const auto skip = [](auto& x, index rows) { x.data += x.data ? rows * x.length : 0; };
   const auto place = static_cast<std::size_t>(n);
   const index query = options.query_offsets[place], key = options.key_offsets[place];
-  skip_rows<T>(a.query, query);
-  skip_rows<T>(a.out, query);
+  skip_queries(a, query);
   skip_rows<T>(a.key, key);
   skip_rows<T>(a.value, key);
-  skip(a.lse, query);
-  skip(a.maximum, query);
-  skip(a.entropy, query);
   a.query_length = options.query_offsets[place + 1] - query;
   a.key_length = options.key_offsets[place + 1] - key;
   a.query_start = options.query_start ? *options.query_start : a.key_length - a.query_length;
@@ -355,12 +360,9 @@ void attend(const attention_operands& operands, const attention_options<T>& opti
   a.bias_value = added.bias_value;
   a.zero_key = added.zero_key;
   a.rule = rule;
-  const auto row_strides = [](const tensor_view<T, 3>& x) {
-    return strided4<T>{x.data(), x.stride(0), x.stride(1), x.stride(2), 0};
-  };
-  a.lse = row_strides(options.lse);
-  a.maximum = row_strides(options.maximum);
-  a.entropy = row_strides(options.entropy);
+  a.lse = strides_of(options.lse);
+  a.maximum = strides_of(options.maximum);
+  a.entropy = strides_of(options.entropy);
   const tensor_view<T, 4>& weights = options.weights;
   a.weights = {weights.data(), weights.stride(0), weights.stride(1), weights.stride(2), weights.stride(3)};
   if (options.weight_rows.data()) {

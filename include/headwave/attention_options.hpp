@@ -178,10 +178,9 @@ inline void check_shapes(const attention_shape& s) {
 inline void check_lengths(const attention_shape& s, const char* name, std::span<const std::int64_t> lengths,
                           std::size_t most) {
   if (lengths.data()) {
-    // The text is made where it is needed: a call that is right allocates nothing.
     if (lengths.size() != s.batch()) {
-      s.require_equal((std::string(name) + " must have one element for each sample").c_str(), lengths.size(),
-                      s.batch());
+      const std::string rule = std::string(name) + " must have one element for each sample";
+      s.fail_with(differ(rule.c_str(), lengths.size(), s.batch()));
     }
     for (const std::int64_t length : lengths) {
       if (length < 0 || static_cast<std::uint64_t>(length) > most) {
@@ -246,15 +245,14 @@ void check_options(attention_shape s, const attention_options<T>& options, std::
       s.fail_with("sinks and softmax_plus_one cannot both be given");
     }
   }
-  if (options.lse.data()) {
-    s.require_shape<3>("lse", options.lse.extents(), rows);
-  }
-  if (options.maximum.data()) {
-    s.require_shape<3>("maximum", options.maximum.extents(), rows);
-  }
-  if (options.entropy.data()) {
-    s.require_shape<3>("entropy", options.entropy.extents(), rows);
-  }
+  const auto require_rows = [&s, &rows](const char* name, const tensor_view<T, 3>& x) {
+    if (x.data()) {
+      s.require_shape<3>(name, x.extents(), rows);
+    }
+  };
+  require_rows("lse", options.lse);
+  require_rows("maximum", options.maximum);
+  require_rows("entropy", options.entropy);
   if (options.weight_rows.data()) {
     for (std::size_t i = 0; i < options.weight_rows.size(); ++i) {
       const std::int64_t row = options.weight_rows[i];

@@ -158,5 +158,17 @@ void run_tasks(const executor_ref& executor, index wanted, index count, const Ta
 #endif
 }
 
+/// Calls task(first, last) for ranges that make up 0 .. count-1: one for each task wanted, of about equal length.
+template <class Task>
+void run_ranges(const executor_ref& executor, index wanted, index count, const Task& task) {
+  const index tasks = wanted < count ? wanted : count;
+  run_tasks(executor, wanted, tasks, [&task, count, tasks](index i) {
+    // In two steps: count * i may not fit.
+    const index each = count / tasks, left = count % tasks;
+    const index first = each * i + (i < left ? i : left);
+    task(first, first + each + (i < left ? 1 : 0));
+  });
+}
+
 }  // namespace detail::inline HEADWAVE_ABI
 }  // namespace headwave

@@ -130,14 +130,15 @@ void append_to_cache(cache_state<Stored>& cache, const tensor_view<const T, 4>& 
   require(values.extents() == std::array<std::size_t, 4>{o.batch, rows, o.kv_heads, o.value_dim},
           "values must be [batch, length, kv_heads, value_dim]");
   require(!counts.data() || counts.size() == o.batch, "counts must have one element for each sample");
+  const auto count_of = [&](std::size_t b) { return counts.data() ? counts[b] : static_cast<std::int64_t>(rows); };
   const auto capacity = static_cast<std::int64_t>(o.capacity);
   for (std::size_t b = 0; b < o.batch; ++b) {
-    const std::int64_t count = counts.data() ? counts[b] : static_cast<std::int64_t>(rows);
+    const std::int64_t count = count_of(b);
     require(count >= 0 && static_cast<std::uint64_t>(count) <= rows, "counts must lie between 0 and length");
     require(o.rolling || count <= capacity - cache.length(b), "sample " + std::to_string(b) + " exceeds the capacity");
   }
   for (std::size_t b = 0; b < o.batch; ++b) {
-    const std::int64_t count = counts.data() ? counts[b] : static_cast<std::int64_t>(rows);
+    const std::int64_t count = count_of(b);
     // Of more rows than the capacity only the last stay.
     for (std::int64_t row = count > capacity ? count - capacity : 0; row < count; ++row) {
       const auto place = static_cast<std::size_t>((cache.length(b) + row) % capacity);
@@ -234,14 +235,10 @@ template <class T, class Stored>
 void attend_to_cache(const stored4<void>& out, const stored4<const void>& query, const attention_shape& shape,
                      const cache_state<Stored>& cache, attention_options<T> options, const rule_arguments<T>& rule,
                      const added_keys<T>& added = {}) {
-  bool keeps_all = true;
-  for (std::size_t b = 0; b < cache.shape.batch; ++b) {
-    keeps_all = keeps_all && cache.start(b) == 0;
-  }
   options.key_lengths = {cache.marks.data(), cache.shape.batch};
   attend({query, rows_of_cache(cache.keys, cache.key_scales, shape.key[1], cache.shape.rolling),
           rows_of_cache(cache.values, cache.value_scales, shape.key[1], cache.shape.rolling), out, shape},
-         options, rule, added, keeps_all ? nullptr : cache.marks.data() + cache.shape.batch);
+         options, rule, added, cache.marks.data() + cache.shape.batch);
 }
 
 template <class T, class Stored>

@@ -17,25 +17,18 @@ namespace headwave {
 
 namespace detail {
 
-/// position + offset, or the bound that it would overflow.
-HEADWAVE_INLINE constexpr std::int64_t shifted(std::int64_t position, std::int64_t offset) {
-  std::int64_t sum = 0;
-  return __builtin_add_overflow(position, offset, &sum) ? (offset < 0 ? INT64_MIN : INT64_MAX) : sum;
-}
-
 HEADWAVE_INLINE constexpr visibility some_of(bool none, bool all) {
   return none ? visibility::none : all ? visibility::all : visibility::some;
-}
-
-/// a - b, a bound where it would overflow.
-HEADWAVE_INLINE constexpr std::int64_t difference(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  return __builtin_sub_overflow(a, b, &result) ? (b > 0 ? INT64_MIN : INT64_MAX) : result;
 }
 
 /// Rounds towards minus infinity.
 HEADWAVE_INLINE constexpr std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return a / b - (a % b < 0 ? 1 : 0);
+}
+
+/// From 0 to b - 1: what floor_divide leaves.
+HEADWAVE_INLINE constexpr std::int64_t floor_rest(std::int64_t a, std::int64_t b) {
+  return a % b < 0 ? a % b + b : a % b;
 }
 
 /// A number of a mask that is not less than Least.
@@ -65,7 +58,7 @@ HEADWAVE_INLINE void require_mask(bool holds, const char* mask, const char* rule
 struct causal_mask {
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return at.key <= at.query; }
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
-    return {INT64_MIN, detail::shifted(query, 1)};
+    return {INT64_MIN, detail::saturated_sum(query, 1)};
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
     return detail::some_of(r.keys.first >= r.queries.last, r.keys.last - 1 <= r.queries.first);
@@ -77,16 +70,17 @@ struct window_mask {
   detail::mask_count<0> left = INT64_MAX, right = INT64_MAX;
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
-    return at.key >= detail::shifted(at.query, -left) && at.key <= detail::shifted(at.query, right);
+    return at.key >= detail::saturated_sum(at.query, -left) && at.key <= detail::saturated_sum(at.query, right);
   }
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
-    return {detail::shifted(query, -left), detail::shifted(detail::shifted(query, right), 1)};
+    return {detail::saturated_sum(query, -left), detail::saturated_sum(detail::saturated_sum(query, right), 1)};
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
     const std::int64_t last_query = r.queries.last - 1, last_key = r.keys.last - 1;
-    return detail::some_of(
-        last_key < detail::shifted(r.queries.first, -left) || r.keys.first > detail::shifted(last_query, right),
-        r.keys.first >= detail::shifted(last_query, -left) && last_key <= detail::shifted(r.queries.first, right));
+    return detail::some_of(last_key < detail::saturated_sum(r.queries.first, -left) ||
+                               r.keys.first > detail::saturated_sum(last_query, right),
+                           r.keys.first >= detail::saturated_sum(last_query, -left) &&
+                               last_key <= detail::saturated_sum(r.queries.first, right));
   }
 };
 
@@ -96,7 +90,7 @@ struct prefix_mask {
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const { return at.key < length || at.key <= at.query; }
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
-    const std::int64_t own = detail::shifted(query, 1);
+    const std::int64_t own = detail::saturated_sum(query, 1);
     return {INT64_MIN, own > length ? own : length};
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
@@ -124,8 +118,8 @@ struct chunk_mask {
     return detail::floor_divide(at.query, size) == detail::floor_divide(at.key, size);
   }
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const {
-    const std::int64_t before = query % size < 0 ? query % size + size : query % size;
-    return {detail::shifted(query, -before), detail::shifted(query, size - before)};
+    const std::int64_t before = detail::floor_rest(query, size);
+    return {detail::saturated_sum(query, -before), detail::saturated_sum(query, size - before)};
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
     const std::int64_t first_query = detail::floor_divide(r.queries.first, size),
@@ -157,14 +151,14 @@ struct distance_mask {
   F visible;
 
   HEADWAVE_INLINE constexpr bool operator()(score_position at) const {
-    return visible(detail::difference(at.key, at.query));
+    return visible(detail::saturated_difference(at.key, at.query));
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& r) const {
     // The range of the last position that there is has no end.
     const std::int64_t last_query = r.queries.last > r.queries.first ? r.queries.last - 1 : r.queries.first;
-    const std::int64_t nearest = detail::difference(r.keys.last - 1, r.queries.first);
+    const std::int64_t nearest = detail::saturated_difference(r.keys.last - 1, r.queries.first);
     bool any = false, all = true;
-    for (std::int64_t d = detail::difference(r.keys.first, last_query) - 1; d < nearest;) {
+    for (std::int64_t d = detail::saturated_difference(r.keys.first, last_query) - 1; d < nearest;) {
       const bool seen = visible(++d);
       any = any || seen;
       all = all && seen;
@@ -231,7 +225,7 @@ class bit_mask {
       : words_(words), first_query_(first_query) {}
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    const std::int64_t row = detail::difference(at.query, first_query_);
+    const std::int64_t row = detail::saturated_difference(at.query, first_query_);
     return has(0, at.batch) && has(1, at.head) && has_row(row) && at.key >= 0 && at.key < keys() &&
            (word(at.batch, at.head, row, at.key / 64) >> (at.key % 64) & 1) != 0;
   }
@@ -244,7 +238,7 @@ class bit_mask {
     const std::int64_t heads = words_.extent(1) == 1 ? r.heads.first + 1 : r.heads.last;
     for (std::int64_t head = r.heads.first; head < heads; ++head) {
       for (std::int64_t query = r.queries.first; query < r.queries.last; ++query) {
-        const std::int64_t row = detail::difference(query, first_query_);
+        const std::int64_t row = detail::saturated_difference(query, first_query_);
         if (!has(1, head) || !has_row(row)) {
           all = false;
           continue;
@@ -298,7 +292,7 @@ class tree_mask {
   }
 
   HEADWAVE_INLINE bool operator()(score_position at) const {
-    std::int64_t node = detail::difference(at.query, prefix_);
+    std::int64_t node = detail::saturated_difference(at.query, prefix_);
     const std::int64_t other = at.key - prefix_;
     if (other < 0 || !is_node(node)) {
       return other < 0 && at.key >= 0;
@@ -309,7 +303,7 @@ class tree_mask {
     return node == other;
   }
   HEADWAVE_INLINE position_range keys_for(std::int64_t query) const {
-    const std::int64_t own = detail::shifted(query, 1);
+    const std::int64_t own = detail::saturated_sum(query, 1);
     return {0, own > prefix_ ? own : prefix_};
   }
   HEADWAVE_INLINE visibility sees(const score_region& r) const {
@@ -360,8 +354,7 @@ class block_sparse_mask {
       const std::int64_t seen = blocks_between(query, r.keys.first, r.keys.last - 1);
       any = any || seen > 0;
       all = all && seen == blocks;
-      const std::int64_t inside = query % query_block_;
-      query = detail::shifted(query, query_block_ - (inside < 0 ? inside + query_block_ : inside));
+      query = detail::saturated_sum(query, query_block_ - detail::floor_rest(query, query_block_));
     }
     return detail::some_of(!any, all);
   }

@@ -45,14 +45,8 @@ void merge_attention(const tensor_view<T, 4>& out_a, const tensor_view<T, 3>& ls
   // Elements come from memory, each at the price of some operations; a row has a logarithm and an exponential.
   const double cost = static_cast<double>(rows) * (4 * static_cast<double>(arguments.value_dim) + 100);
   const index wanted = wanted_tasks(executor, cost);
-  const index tasks = wanted < rows ? wanted : rows;
-  run_tasks(executor, wanted, tasks, [&arguments, rows, tasks](index task) {
-    // In two steps: rows * task may not fit.
-    const index each = rows / tasks, left = rows % tasks;
-    const index first = each * task + (task < left ? task : left);
-    const index last = first + each + (task < left ? 1 : 0);
-    HEADWAVE_DISPATCH(merge_rows<T>(arguments, first, last))
-  });
+  run_ranges(executor, wanted, rows,
+             [&arguments](index first, index last) { HEADWAVE_DISPATCH(merge_rows<T>(arguments, first, last)) });
 }
 
 }  // namespace detail::inline HEADWAVE_ABI

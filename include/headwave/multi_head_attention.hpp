@@ -82,18 +82,17 @@ layer_inputs<T> project_inputs(scratch_frame& frame, const tensor_view<const T, 
   return inputs;
 }
 
-/// Calls row_task(sample, row) for every row of some columns.
+/// Calls row_task(row) for every row of some columns.
 template <class T, class RowTask>
 void for_each_row(const layer_columns<T>& x, const executor_ref& executor, const RowTask& row_task) {
   // An element takes as long as some ten operations.
   const double cost = 10 * static_cast<double>(x.batch) * static_cast<double>(x.length) * static_cast<double>(x.width);
-  const index wanted = wanted_tasks(executor, cost);
-  const index rows = static_cast<index>(x.batch * x.length), tasks = wanted < rows ? wanted : rows;
-  run_tasks(executor, wanted, tasks, [&](index task) {
-    for (index row = rows * task / tasks; row < rows * (task + 1) / tasks; ++row) {
-      row_task(row);
-    }
-  });
+  run_ranges(executor, wanted_tasks(executor, cost), static_cast<index>(x.batch * x.length),
+             [&row_task](index first, index last) {
+               for (index row = first; row < last; ++row) {
+                 row_task(row);
+               }
+             });
 }
 
 template <class T>
@@ -134,41 +133,48 @@ inline const std::int64_t* positions_in_sequences(scratch_frame& frame, std::spa
   return positions;
 }
 
-/// Normalizes and rotates the queries and keys of a call without cache.
+/// Where queries and keys stand.
+struct layer_positions {
+  rotary_positions query, key;
+};
+
+/// Those of a call without cache.
 template <class T>
-void place_inputs(const layer_inputs<T>& inputs, const packed_layer<T>& layer, const attention_options<T>& options) {
+layer_positions positions_of(scratch_frame& frame, const layer_inputs<T>& inputs, const attention_options<T>& options) {
+  const auto q_offsets = options.query_offsets, k_offsets = options.key_offsets;
+  const auto start_of = [&](std::size_t sample, std::int64_t keys, std::int64_t queries) {
+    return options.query_starts.data() ? options.query_starts[sample]
+           : options.query_start       ? *options.query_start
+                                       : keys - queries;
+  };
+  if (q_offsets.data()) {
+    const std::int64_t* const queries = positions_in_sequences(
+        frame, q_offsets, inputs.query.length,
+        [&](std::size_t n) { return start_of(n, k_offsets[n + 1] - k_offsets[n], q_offsets[n + 1] - q_offsets[n]); });
+    const std::int64_t* const keys =
+        positions_in_sequences(frame, k_offsets, inputs.key.length, [](std::size_t) { return std::int64_t{0}; });
+    using list = tensor_view<const std::int64_t, 1>;
+    return {list(queries, {inputs.query.length}), list(keys, {inputs.key.length})};
+  }
+  if (options.query_starts.data()) {
+    return {rotary_positions::starts(options.query_starts), 0};
+  }
+  return {start_of(0, static_cast<std::int64_t>(inputs.key.length), static_cast<std::int64_t>(inputs.query.length)), 0};
+}
+
+/// Normalizes queries and keys, and rotates them to their positions.
+template <class T>
+void place_inputs(const layer_inputs<T>& inputs, const packed_layer<T>& layer, const layer_positions& positions,
+                  const executor_ref& executor) {
   const multi_head_attention_options& o = layer.shape;
   if (o.qk_norm) {
-    normalize_heads(inputs.query, o.heads, layer.vector(q_norm_vector), o.norm_epsilon, options.executor);
-    normalize_heads(inputs.key, o.kv_heads, layer.vector(k_norm_vector), o.norm_epsilon, options.executor);
+    normalize_heads(inputs.query, o.heads, layer.vector(q_norm_vector), o.norm_epsilon, executor);
+    normalize_heads(inputs.key, o.kv_heads, layer.vector(k_norm_vector), o.norm_epsilon, executor);
   }
-  if (!o.rotary) {
-    return;
+  if (o.rotary) {
+    layer.rotary.apply(inputs.query.by_heads(o.heads), positions.query, executor);
+    layer.rotary.apply(inputs.key.by_heads(o.kv_heads), positions.key, executor);
   }
-  const auto queries = inputs.query.by_heads(o.heads), keys = inputs.key.by_heads(o.kv_heads);
-  if (options.query_offsets.data()) {
-    scratch_frame frame;
-    const auto q_offsets = options.query_offsets, k_offsets = options.key_offsets;
-    const std::int64_t* const q_positions =
-        positions_in_sequences(frame, q_offsets, inputs.query.length, [&](std::size_t n) {
-          return options.query_starts.data() ? options.query_starts[n]
-                 : options.query_start       ? *options.query_start
-                                             : k_offsets[n + 1] - k_offsets[n] - (q_offsets[n + 1] - q_offsets[n]);
-        });
-    const std::int64_t* const k_positions =
-        positions_in_sequences(frame, k_offsets, inputs.key.length, [](std::size_t) { return std::int64_t{0}; });
-    using positions = tensor_view<const std::int64_t, 1>;
-    layer.rotary.apply(queries, positions(q_positions, {inputs.query.length}), options.executor);
-    layer.rotary.apply(keys, positions(k_positions, {inputs.key.length}), options.executor);
-    return;
-  }
-  const std::int64_t start = options.query_start ? *options.query_start
-                                                 : static_cast<std::int64_t>(inputs.key.length) -
-                                                       static_cast<std::int64_t>(inputs.query.length);
-  layer.rotary.apply(
-      queries, options.query_starts.data() ? rotary_positions::starts(options.query_starts) : rotary_positions(start),
-      options.executor);
-  layer.rotary.apply(keys, 0, options.executor);
 }
 
 /// The gate, and the output projection.
@@ -186,6 +192,11 @@ layer_columns<T> joined_heads(scratch_frame& frame, const tensor_view<const T, 3
                               const packed_layer<T>& layer) {
   const std::size_t width = layer.query_width(), rows = checked_product(layer_name, query.extent(0), query.extent(1));
   return {frame.take<T>(checked_product(layer_name, rows, width)), query.extent(0), query.extent(1), width, width};
+}
+
+template <class T>
+added_keys<T> added_keys_of(const packed_layer<T>& layer) {
+  return {layer.vector(bias_k_vector), layer.vector(bias_v_vector), layer.shape.add_zero_attention};
 }
 
 template <class T>
@@ -219,14 +230,15 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
                  const attention_options<T>& options, const rule_arguments<T>& rules) {
   check_layer(out, query, key, value, layer);
   const multi_head_attention_options& o = layer.shape;
-  const added_keys<T> added{layer.vector(bias_k_vector), layer.vector(bias_v_vector), o.add_zero_attention};
+  const added_keys<T> added = added_keys_of(layer);
   const std::array<std::size_t, 4> keys{key.extent(0), key.extent(1), o.kv_heads, o.head_dim};
   const attention_shape shape{layer_name, {query.extent(0), query.extent(1), o.heads, o.head_dim}, keys, keys};
   check_options(shape, options, added.count());
   scratch_frame frame;
   const layer_inputs<T> inputs = project_inputs(frame, query, key, value, layer, options.executor);
   const layer_columns<T> joined = joined_heads(frame, query, layer);
-  place_inputs(inputs, layer, options);
+  place_inputs(inputs, layer, o.rotary ? positions_of(frame, inputs, options) : layer_positions{0, 0},
+               options.executor);
   attend<T>({stored<const void>(inputs.query.by_heads(o.heads)), rows_of_keys(inputs.key.by_heads(o.kv_heads)),
              rows_of_keys(inputs.value.by_heads(o.kv_heads)), stored<void>(joined.by_heads(o.heads)), shape},
             options, rules, added);
@@ -249,29 +261,20 @@ void apply_layer_to_cache(const tensor_view<T, 3>& out, const tensor_view<const 
   scratch_frame frame;
   std::int64_t* const starts = frame.take<std::int64_t>(c.batch);
   std::copy_n(cache.lengths().data(), c.batch, starts);
-  const added_keys<T> added{layer.vector(bias_k_vector), layer.vector(bias_v_vector), o.add_zero_attention};
+  const added_keys<T> added = added_keys_of(layer);
   const auto shape = check_cache_call(layer_name, {x.extent(0), x.extent(1), o.heads, o.head_dim}, cache.state(),
                                       x.extent(1), options, added.count());
   const layer_inputs<T> inputs = project_inputs(frame, x, x, x, layer, options.executor);
-  const auto queries = inputs.query.by_heads(o.heads), keys = inputs.key.by_heads(o.kv_heads);
-  if (o.qk_norm) {
-    normalize_heads(inputs.query, o.heads, layer.vector(q_norm_vector), o.norm_epsilon, options.executor);
-    normalize_heads(inputs.key, o.kv_heads, layer.vector(k_norm_vector), o.norm_epsilon, options.executor);
-  }
   if (!options.query_start && !options.query_starts.data()) {
     options.query_starts = {starts, c.batch};
   }
-  if (o.rotary) {
-    layer.rotary.apply(
-        queries,
-        options.query_start ? rotary_positions(*options.query_start) : rotary_positions::starts(options.query_starts),
-        options.executor);
-    layer.rotary.apply(keys, rotary_positions::starts({starts, c.batch}), options.executor);
-  }
-  cache.append(keys, inputs.value.by_heads(o.kv_heads), options.query_lengths);
+  const auto queries =
+      options.query_start ? rotary_positions(*options.query_start) : rotary_positions::starts(options.query_starts);
+  place_inputs(inputs, layer, {queries, rotary_positions::starts({starts, c.batch})}, options.executor);
+  cache.append(inputs.key.by_heads(o.kv_heads), inputs.value.by_heads(o.kv_heads), options.query_lengths);
   const layer_columns<T> joined = joined_heads(frame, x, layer);
-  attend_to_cache<T>(stored<void>(joined.by_heads(o.heads)), stored<const void>(queries), shape, cache.state(), options,
-                     rules, added);
+  attend_to_cache<T>(stored<void>(joined.by_heads(o.heads)), stored<const void>(inputs.query.by_heads(o.heads)), shape,
+                     cache.state(), options, rules, added);
   finish_layer(out, joined, inputs.gate, layer, options.executor);
 }
 

@@ -463,12 +463,9 @@ void rotate(const tensor_view<T, 4>& q, const rotary_tables& tables, const posit
   // An element takes as long as some ten operations.
   const double cost = 20 * static_cast<double>(tables.pairs) * static_cast<double>(heads) * static_cast<double>(batch) *
                       static_cast<double>(length);
-  const index wanted = wanted_tasks(executor, cost), tasks = wanted < tokens ? wanted : tokens;
-  run_tasks(executor, wanted, tasks, [&](index task) {
+  run_ranges(executor, wanted_tasks(executor, cost), tokens, [&](index first, index last) {
     constexpr index block = 16;
     const index count = padded_pairs(tables.pairs), row_size = rotary_row_size(count, tables.interleaved);
-    const index last = tokens / tasks * (task + 1) + tokens % tasks * (task + 1) / tasks;
-    index first = tokens / tasks * task + tokens % tasks * task / tasks;
     scratch_frame frame;
     rotary_row_maker<T> maker(tables, positions, inverse, frame);
     T* const rows = frame.take<T>(static_cast<std::size_t>(block * row_size));

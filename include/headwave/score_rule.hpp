@@ -79,6 +79,16 @@ inline constexpr bool knows_regions = requires(const M& mask, const score_region
   { mask.sees(region) } -> std::convertible_to<visibility>;
 };
 
+/// a + b and a - b, or the bound that they would pass.
+HEADWAVE_INLINE constexpr std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
+}
+HEADWAVE_INLINE constexpr std::int64_t saturated_difference(std::int64_t a, std::int64_t b) {
+  std::int64_t difference = 0;
+  return __builtin_sub_overflow(a, b, &difference) ? (b > 0 ? INT64_MIN : INT64_MAX) : difference;
+}
+
 inline constexpr position_range every_position{INT64_MIN, INT64_MAX};
 
 /// The position of a query as rules see it.

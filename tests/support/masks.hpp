@@ -3,6 +3,8 @@
 
 #include <headwave/masks.hpp>
 
+#include "support/random.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +12,17 @@
 namespace support {
 
 namespace hw = headwave;
+
+/// Words for a bit_mask: some empty, some full.
+inline hw::tensor<std::uint64_t, 4> random_words(std::size_t samples, std::size_t heads, std::size_t queries,
+                                                 std::size_t words) {
+  random_source random(64);
+  hw::tensor<std::uint64_t, 4> result({samples, heads, queries, words});
+  for (std::uint64_t& word : result) {
+    word = random.chance(0.2) ? 0 : random.chance(0.2) ? ~std::uint64_t{0} : random.bits() & random.bits();
+  }
+  return result;
+}
 
 /// What masks and rules were asked.
 struct calls {

@@ -16,11 +16,6 @@ HEADWAVE_INLINE constexpr index round_up(index n, index multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-HEADWAVE_INLINE constexpr std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
-}
-
 /// Positions are taken in groups from a multiple of this number: the sines and cosines of a row are those of the
 /// group's first row, turned by the row's place in the group.
 inline constexpr int turn_group = 16;

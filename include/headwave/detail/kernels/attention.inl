@@ -191,29 +191,11 @@ struct attention_task {
            row_of(row).weights * a.weights.length;
   }
 
-  void pack_query(index row) const {
-    const stored_row<T> query = query_row(row);
-    if (a.query.format == element_format::own) {
-      pack_row(queries(row), rows * packed_stride<T>, reinterpret_cast<const T*>(query.data), a.query.channel,
-               a.head_dim, scale_of(row));
-      return;
-    }
-    const vec<T> scale = broadcast(scale_of(row));
-    T* packed = queries(row);
-    for (index block = 0; block < a.head_dim; block += depth_block) {
-      const index last = smaller(a.head_dim, block + depth_block);
-      for (index c = block; c < last; c += lanes) {
-        store_first(packed + c - block, 1, multiply(load_stored(a.query, query, c, last - c), scale), last - c);
-      }
-      packed += rows * packed_stride<T>;
-    }
-  }
-
   /// Scaled queries as packed rows.
   void pack_queries() const {
     for (index r = 0; r < rows; ++r) {
       fetch<0, T>(query_row(smaller(r + fetch_distance, rows - 1)).data, a.query.format, a.query.channel, a.head_dim);
-      pack_query(r);
+      pack_row(queries(r), rows * packed_stride<T>, a.query, query_row(r), a.head_dim, scale_of(r));
     }
   }
 
@@ -397,12 +379,18 @@ struct attention_task {
   bool sees(index row, index count, key_range keys) const {
     const attention_row &first = row_of(row), &last = row_of(row + count - 1);
     const bool one_query = first.query == last.query;
-    const score_region region{
-        a.first_sample + batch,
-        {one_query ? first.head : kv_head * group, one_query ? last.head + 1 : (kv_head + 1) * group},
-        {position_for_rules(first.position), position_for_rules(last.position) + 1},
-        keys};
-    return a.rule.sees(a.rule.object, region) != visibility::none;
+    const position_range heads{one_query ? first.head : kv_head * group,
+                               one_query ? last.head + 1 : (kv_head + 1) * group};
+    return score_stages().sees(heads, first, last, keys);
+  }
+
+  /// Hides the keys from first, a multiple of lanes, to last-1 from the first count rows of scores().
+  void hide_scores(index count, index first, index last) const {
+    for (index r = 0; r < count; ++r) {
+      for (index key = first; key < last; key += lanes) {
+        store(scores(r) + key - block_first, broadcast(negative_infinity<T>()));
+      }
+    }
   }
 
   HEADWAVE_INLINE void* out_row(index row) const {
@@ -435,8 +423,7 @@ struct attention_task {
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
     void* const out = out_row(row);
-    const index whole =
-        a.out.format == element_format::own && a.out.channel == 1 ? a.value_dim - a.value_dim % lanes : 0;
+    const index whole = whole_vecs<T>(a.out, a.value_dim);
     for (index c = 0; c < whole; c += lanes) {
       store(static_cast<T*>(out) + c, divide(load(output(row) + c), divisor));
     }

@@ -60,11 +60,7 @@ struct attention_tile {
     constexpr int panels = panels_of<Rows>;
     const index first = range.first - range.first % lanes, last = round_up(range.last, lanes);
     if (task.a.rule.sees) {
-      for (index r = 0; r < Rows; ++r) {
-        for (index key = first; key < last; key += lanes) {
-          store(task.scores(r) + key - task.block_first, broadcast(negative_infinity<T>()));
-        }
-      }
+      task.hide_scores(Rows, first, last);
     }
     for (index i = 0; i < runs.count; ++i) {
       const index run_last = round_up(runs.run[i].last, lanes);

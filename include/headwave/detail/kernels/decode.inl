@@ -106,12 +106,8 @@ struct decode_task {
   /// Whether masks may let some row of some head see one of the keys.
   bool sees(key_range keys) const {
     const attention_task<T> any = head(0, plan.first_block);
-    const std::int64_t first = any.row_of(0).position, last = any.row_of(plan.rows - 1).position;
-    const score_region region{a.first_sample + batch,
-                              {first_head * any.group, (first_head + heads) * any.group},
-                              {position_for_rules(first), position_for_rules(last) + 1},
-                              keys};
-    return !a.rule.sees || a.rule.sees(a.rule.object, region) != visibility::none;
+    return any.score_stages().sees({first_head * any.group, (first_head + heads) * any.group}, any.row_of(0),
+                                   any.row_of(plan.rows - 1), keys);
   }
 
   struct score_step {
@@ -129,14 +125,6 @@ struct decode_task {
       with_panels<Rows>(*this, 0, panels);
     }
   };
-
-  void hide_scores(const attention_task<T>& task, index first, index last) const {
-    for (index r = 0; r < plan.rows; ++r) {
-      for (index key = first; key < last; key += lanes) {
-        store(task.scores(r) + key - task.block_first, broadcast(negative_infinity<T>()));
-      }
-    }
-  }
 
   void score_blocks(index first_block, index last_block) const {
     for (index h = 0; h < heads; ++h) {
@@ -157,7 +145,7 @@ struct decode_task {
         for (index h = 0; h < heads; ++h) {
           const attention_task<T> task = head(h, block);
           if (!seen) {
-            hide_scores(task, key, last);
+            task.hide_scores(plan.rows, key, last);
             continue;
           }
           task.pack_keys({larger(range.first, key), last}, key, by_reference{ahead});

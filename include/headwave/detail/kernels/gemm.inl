@@ -173,25 +173,6 @@ HEADWAVE_INLINE vec<T> load_first(const T* p, index stride, index count) {
   return load(lanes);
 }
 
-/// Packs count elements of a row, times factor, so that its depth blocks lie block_stride apart.
-template <class T>
-void pack_row(T* packed, index block_stride, const T* source, index stride, index count, T factor) {
-  constexpr index lanes = vec<T>::lanes;
-  const vec<T> factors = broadcast(factor);
-  for (index block = 0; block < count; block += depth_block) {
-    const index last = smaller(count, block + depth_block);
-    const index whole = stride == 1 ? last - (last - block) % lanes : block;
-    for (index k = block; k < whole; k += lanes) {
-      store(packed + k - block, multiply(load(source + k), factors));
-    }
-    for (index k = whole; k < last; k += lanes) {
-      store_first(packed + k - block, 1, multiply(load_first(source + k * stride, stride, last - k), factors),
-                  last - k);
-    }
-    packed += block_stride;
-  }
-}
-
 /// Packs a tile of A.
 template <class T>
 struct pack_step {

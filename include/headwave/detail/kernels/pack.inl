@@ -1,7 +1,28 @@
 // SPDX-License-Identifier: MIT
-// Keys and values of one head as panels. Compiled once per tier; see detail/tiers.hpp.
+// Queries as packed rows, keys and values of one head as panels. Compiled once per tier; see detail/tiers.hpp.
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
+
+/// Packs count channels of a row, times factor, so that its depth blocks lie block_stride apart.
+template <class T>
+void pack_row(T* packed, index block_stride, const stored4<const void>& x, const stored_row<T>& row, index count,
+              T factor) {
+  constexpr index lanes = vec<T>::lanes;
+  const vec<T> factors = broadcast(factor);
+  const T* const plain = reinterpret_cast<const T*>(row.data);
+  const index whole = whole_vecs<T>(x, count);
+  for (index block = 0; block < count; block += depth_block) {
+    const index last = smaller(count, block + depth_block);
+    index c = block;
+    for (; c < smaller(last, whole); c += lanes) {
+      store(packed + c - block, multiply(load(plain + c), factors));
+    }
+    for (; c < last; c += lanes) {
+      store_first(packed + c - block, 1, multiply(load_stored(x, row, c, last - c), factors), last - c);
+    }
+    packed += block_stride;
+  }
+}
 
 /// Fetches rows of a head, one a call, up to the last.
 template <class T>
@@ -65,7 +86,7 @@ void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range 
 template <class T>
 bool pack_head_values(T* panels, const head_rows<T>& rows, index width, key_range range, index base) {
   constexpr index lanes = vec<T>::lanes;
-  const index whole = rows.x.format == element_format::own && rows.x.channel == 1 ? width - width % lanes : 0;
+  const index whole = whole_vecs<T>(rows.x, width);
   bool finite = true;
   for (index key = range.first; key < range.last; ++key) {
     const stored_row<T> row = rows[key];

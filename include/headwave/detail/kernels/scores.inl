@@ -27,7 +27,7 @@ struct score_stage {
   }
   HEADWAVE_INLINE vec<T> distance_bias_of(const attention_row& row, index key) const {
     const std::int64_t lowest = -a.distance_limit - lanes, highest = a.distance_limit + 1;
-    const std::int64_t distance = saturated_sum(key, row.position == INT64_MIN ? INT64_MAX : -row.position);
+    const std::int64_t distance = saturated_difference(key, row.position);
     const std::int64_t place = distance < lowest ? lowest : distance > highest ? highest : distance;
     return load(a.distance_bias + row.head * distance_columns<T>(a.distance_limit) + (place - lowest));
   }
@@ -49,8 +49,8 @@ struct score_stage {
         score = biased(score, distance_bias_of(row, key));
       }
       if (a.alibi_slopes) {
-        const vec<T> distance =
-            absolute(subtract(broadcast(static_cast<T>(saturated_sum(row.position, -key))), load(lane_numbers_of<T>)));
+        const vec<T> distance = absolute(
+            subtract(broadcast(static_cast<T>(saturated_difference(row.position, key))), load(lane_numbers_of<T>)));
         const T slope = a.alibi_slopes[batch * a.alibi_batch_stride + row.head];
         score = multiply_add(distance, broadcast(-slope), score);
       }
@@ -92,10 +92,20 @@ struct score_stage {
     }
   }
 
-  /// Whether the row may not see all of the keys first .. last-1.
+  /// Whether options and ranges may hide some of the keys first .. last-1; whether a rule may, too.
+  HEADWAVE_INLINE bool options_hide(const attention_row& row, index first, index last) const {
+    return a.bias.data || a.visible.data || a.distance_bias || row.keys.first > first || row.keys.last < last;
+  }
   HEADWAVE_INLINE bool hides_some(const attention_row& row, index first, index last) const {
-    return a.rule.finish || a.bias.data || a.visible.data || a.distance_bias || row.keys.first > first ||
-           row.keys.last < last;
+    return a.rule.finish || options_hide(row, first, last);
+  }
+
+  /// Whether the masks may let some heads see some of the keys, from the position of row first to that of row last.
+  HEADWAVE_INLINE bool sees(position_range heads, const attention_row& first, const attention_row& last,
+                            key_range keys) const {
+    const position_range positions{position_for_rules(first.position), position_for_rules(last.position) + 1};
+    return !a.rule.sees ||
+           a.rule.sees(a.rule.object, {a.first_sample + batch, heads, positions, keys}) != visibility::none;
   }
 
   HEADWAVE_INLINE void finish(const attention_row& row, T* s, index first, index last) const {
@@ -110,7 +120,7 @@ struct score_stage {
                       {a.first_sample + batch, row.head, position_for_rules(row.position), 0}, keys);
       }
     }
-    if (a.bias.data || a.visible.data || a.distance_bias || row.keys.first > first || row.keys.last < last) {
+    if (options_hide(row, first, last)) {
       hide(row, s, first, last);
     }
   }

@@ -98,6 +98,12 @@ HEADWAVE_INLINE void store_stored(const stored4<void>& x, void* row, index chann
   store_first(static_cast<T*>(row) + place, x.channel, v, count);
 }
 
+/// So many of the first count channels of a row can be read or written as whole vecs of T, where they are.
+template <class T, class Data>
+HEADWAVE_INLINE index whole_vecs(const stored4<Data>& x, index count) {
+  return x.format == element_format::own && x.channel == 1 ? count - count % vec<T>::lanes : 0;
+}
+
 /// Whether rows can be read where they are, as T, without padding.
 template <class T>
 HEADWAVE_INLINE bool is_plain(const stored_rows& x) {
