@@ -32,9 +32,9 @@ using support::spacing;
 namespace {
 
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-constexpr int compositions = 6000;
+constexpr int compositions = 10'000;
 #else
-constexpr int compositions = 600;
+constexpr int compositions = 10'000;
 #endif
 
 /// The options of the rows first .. first + count-1 of a call.

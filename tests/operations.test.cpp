@@ -53,20 +53,21 @@ struct rounding_results {
 #define HEADWAVE_TIER scalar
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
-#if defined(__x86_64__)
+#if defined(HEADWAVE_WITH_AVX2)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #define HEADWAVE_TIER avx2
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
-#if !defined(HEADWAVE_NO_AVX512)
+#endif
+#if defined(HEADWAVE_WITH_AVX512)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #define HEADWAVE_TIER avx512
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
 #endif
-#elif defined(__aarch64__)
+#if defined(HEADWAVE_WITH_NEON)
 #define HEADWAVE_TIER neon
 #include "support/operations.inl"
 #undef HEADWAVE_TIER

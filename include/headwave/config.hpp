@@ -9,7 +9,11 @@
 // Settings, each of which a user may define before the first include:
 //   HEADWAVE_THROW(error)      what reports bad input. Default: throw, or without exceptions print to stderr and abort.
 //   HEADWAVE_ASSERT(condition) checks element access. Default: on without NDEBUG and with _GLIBCXX_ASSERTIONS.
-//   HEADWAVE_NO_AVX512         leaves out the AVX-512 kernels, half of what there is to compile.
+//   HEADWAVE_STATIC_ISA        compiles the kernels for the widest instruction set that the command line allows, and
+//   for
+//                              no other: less to compile, and nothing is chosen at run time. -march=x86-64-v3 and
+//                              -march=native allow more than the default, which is slow on x86-64.
+//   HEADWAVE_NO_AVX512         leaves out the AVX-512 kernels.
 
 #if !defined(__GNUC__)
 #error "headwave needs g++ 12 or clang 14, or a later version of either"
@@ -33,6 +37,7 @@
 // the inline namespace HEADWAVE_ABI, whose name spells the command line's code generation flags. So two translation
 // units compiled with different -march, exceptions or NDEBUG never share a function, while they do share the types.
 #define HEADWAVE_INLINE inline __attribute__((always_inline))
+#define HEADWAVE_NOINLINE __attribute__((noinline))
 
 namespace headwave {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/target.hpp>
 #include <headwave/error.hpp>
 
 #include <atomic>
@@ -15,7 +16,8 @@
 /// \file
 /// Which instruction set the kernels use. It is chosen once, at the first call that needs it, from what the processor
 /// has and the operating system saves; nothing runs before main(). The environment variable HEADWAVE_ISA=scalar, avx2,
-/// avx512 or neon chooses another one that the machine has; any other value is ignored.
+/// avx512 or neon chooses another one that the machine has; any other value is ignored. With HEADWAVE_STATIC_ISA there
+/// is one only, and the variable is not read.
 
 namespace headwave {
 
@@ -109,9 +111,13 @@ inline const char* name(isa tier) {
   return names[static_cast<int>(tier)];
 }
 
-/// Whether this machine can run a tier.
+/// Whether this program on this machine can run a tier.
 inline bool is_available(isa tier) {
+#if defined(HEADWAVE_ONLY_TIER)
+  return tier == isa::HEADWAVE_ONLY_TIER && detail::supports(detail::read_cpu(), tier);
+#else
   return detail::supports(detail::read_cpu(), tier);
+#endif
 }
 
 /// Sets the tier for all later calls of the program, on every thread. Results of other tiers differ in their last bits;
@@ -125,6 +131,9 @@ inline void set_isa(isa tier) {
 
 /// The tier in use: what set_isa or HEADWAVE_ISA asked for, else the widest that the machine has.
 inline isa active_isa() {
+#if defined(HEADWAVE_ONLY_TIER)
+  return isa::HEADWAVE_ONLY_TIER;
+#else
   int chosen = detail::chosen_isa.load(std::memory_order_relaxed);
   if (chosen < 0) [[unlikely]] {
     const detail::cpu_words cpu = detail::read_cpu();
@@ -140,6 +149,7 @@ inline isa active_isa() {
     detail::chosen_isa.store(chosen, std::memory_order_relaxed);
   }
   return static_cast<isa>(chosen);
+#endif
 }
 
 }  // namespace HEADWAVE_ABI

@@ -129,7 +129,9 @@
 #else
 #define HEADWAVE_TAG_Y
 #endif
-#if defined(HEADWAVE_NO_AVX512)
+#if defined(HEADWAVE_STATIC_ISA)
+#define HEADWAVE_TAG_Z 36
+#elif defined(HEADWAVE_NO_AVX512)
 #define HEADWAVE_TAG_Z 35
 #else
 #define HEADWAVE_TAG_Z

@@ -95,18 +95,34 @@ HEADWAVE_INLINE index packed_rows_size(index count, index depth) {
   return count * packed_stride<T> * ((depth + depth_block - 1) / depth_block);
 }
 
+/// At most so many rows of queries form a tile on any tier.
+inline constexpr index largest_tile = 16;
+
+/// Rows are cut into parts at multiples of this number, in which most tiers' tiles are whole.
+inline constexpr index row_unit = 12;
+/// Where part number n of so many parts of about the same size begins; parts <= rows / row_unit, rounded up.
+HEADWAVE_INLINE constexpr index first_of_part(index rows, index parts, index n) {
+  return n < parts ? (rows + row_unit - 1) / row_unit * n / parts * row_unit : rows;
+}
+/// No part has more rows than this.
+HEADWAVE_INLINE constexpr index largest_part(index rows, index parts) {
+  const index units = (rows + row_unit - 1) / row_unit, largest = (units + parts - 1) / parts * row_unit;
+  return largest < rows ? largest : rows;
+}
+
 /// At most so many rows of A are packed at a time, about 896 KiB: a panel is read from far away once for all of them,
 /// and they are read in order, which a cache beyond L2 can feed.
 template <class T>
 HEADWAVE_INLINE index gemm_block_rows(const gemm_arguments<T>& product) {
   const index fitting = static_cast<index>(896 * 1024 / sizeof(T)) / (product.depth + 1);
-  return fitting < 48 ? 48 : fitting < 288 ? fitting : 288;
+  return fitting < 48 ? 48 : fitting < 288 ? fitting - fitting % row_unit : 288;
 }
 
 template <class T>
 HEADWAVE_INLINE index gemm_workspace(const gemm_arguments<T>& product) {
   const index rows = gemm_block_rows(product);
-  return (product.rows < rows ? product.rows : rows) * product.depth;
+  // The last tile may be higher than its rows.
+  return ((product.rows < rows ? product.rows : rows) + largest_tile / 2) * product.depth;
 }
 
 /// A four-dimensional operand: data + b * batch + h * head + l * length + c * channel.
@@ -221,9 +237,6 @@ struct attention_row {
 /// this number changes the last bits of every result.
 inline constexpr index key_block = depth_block;
 
-/// At most so many rows of queries form a tile on any tier.
-inline constexpr index largest_tile = 16;
-
 /// Attention of so few rows for each key/value head reads every key and value once, as they come: a decode call. Others
 /// pack them first.
 inline constexpr index decode_rows = 8;
@@ -287,7 +300,7 @@ struct attention_plan {
   HEADWAVE_INLINE attention_plan(const attention_arguments<T>& a, index wanted)
       : all_rows(a.query_length * (a.heads / a.kv_heads)),
         blocks(block_count(a, all_rows, wanted)),
-        rows((all_rows + blocks - 1) / blocks),
+        rows(largest_part(all_rows, blocks)),
         tasks(a.batch * a.kv_heads * blocks),
         row_parts(a, rows, parts),
         keys(parts.take(key_block * a.head_dim)),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <headwave/detail/target.hpp>
 #include <headwave/detail/tiers.hpp>
 #include <headwave/isa.hpp>
 
@@ -10,24 +11,28 @@
   case ::headwave::isa::tier: \
     ::headwave::detail::tier::__VA_ARGS__; \
     break;
-#if defined(__x86_64__) && defined(HEADWAVE_NO_AVX512)
+#if defined(HEADWAVE_WITH_AVX512)
+#define HEADWAVE_CASES(...) HEADWAVE_CASE(avx512, __VA_ARGS__) HEADWAVE_CASE(avx2, __VA_ARGS__)
+#elif defined(HEADWAVE_WITH_AVX2)
 // Another file of the program, which has the AVX-512 kernels, may have chosen them.
 #define HEADWAVE_CASES(...) \
   case ::headwave::isa::avx512: \
     HEADWAVE_CASE(avx2, __VA_ARGS__)
-#elif defined(__x86_64__)
-#define HEADWAVE_CASES(...) HEADWAVE_CASE(avx512, __VA_ARGS__) HEADWAVE_CASE(avx2, __VA_ARGS__)
-#elif defined(__aarch64__)
+#elif defined(HEADWAVE_WITH_NEON)
 #define HEADWAVE_CASES(...) HEADWAVE_CASE(neon, __VA_ARGS__)
 #else
 #define HEADWAVE_CASES(...)
 #endif
+#if defined(HEADWAVE_ONLY_TIER)
+#define HEADWAVE_DISPATCH(...) ::headwave::detail::HEADWAVE_ONLY_TIER::__VA_ARGS__;
+#else
 #define HEADWAVE_DISPATCH(...) \
   switch (::headwave::active_isa()) { \
     HEADWAVE_CASES(__VA_ARGS__) \
     default: \
       ::headwave::detail::scalar::__VA_ARGS__; \
   }
+#endif
 
 // A big project can compile the kernels once: with HEADWAVE_EXTERN_KERNELS a translation unit only declares them, and
 // one that defines HEADWAVE_INSTANTIATE_KERNELS, built with the same flags, holds them all.
@@ -58,13 +63,16 @@
   HEADWAVE_KERNELS_OF_TYPE(tier, double)
 
 namespace headwave::detail::inline HEADWAVE_ABI {
+#if defined(HEADWAVE_WITH_SCALAR)
 HEADWAVE_KERNELS(scalar)
-#if defined(__x86_64__)
+#endif
+#if defined(HEADWAVE_WITH_AVX2)
 HEADWAVE_KERNELS(avx2)
-#if !defined(HEADWAVE_NO_AVX512)
+#endif
+#if defined(HEADWAVE_WITH_AVX512)
 HEADWAVE_KERNELS(avx512)
 #endif
-#elif defined(__aarch64__)
+#if defined(HEADWAVE_WITH_NEON)
 HEADWAVE_KERNELS(neon)
 #endif
 }  // namespace headwave::detail::inline HEADWAVE_ABI

@@ -37,13 +37,15 @@ inline constexpr T lane_numbers_of[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 
 
 }  // namespace headwave::detail
 
+#if defined(HEADWAVE_WITH_SCALAR)
 #define HEADWAVE_TIER scalar
 #include <headwave/detail/simd/scalar.hpp>
 
 #include <headwave/detail/kernels/all.inl>
 #undef HEADWAVE_TIER
+#endif
 
-#if defined(__x86_64__)
+#if defined(HEADWAVE_WITH_AVX2)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #define HEADWAVE_TIER avx2
 #include <headwave/detail/simd/avx2.hpp>
@@ -51,8 +53,9 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #include <headwave/detail/kernels/all.inl>
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
+#endif
 
-#if !defined(HEADWAVE_NO_AVX512)
+#if defined(HEADWAVE_WITH_AVX512)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #define HEADWAVE_TIER avx512
 #include <headwave/detail/simd/avx512.hpp>
@@ -61,7 +64,8 @@ HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX512_FEATURES)
 #undef HEADWAVE_TIER
 HEADWAVE_END_TARGET
 #endif
-#elif defined(__aarch64__)
+
+#if defined(HEADWAVE_WITH_NEON)
 #define HEADWAVE_TIER neon
 #include <headwave/detail/simd/neon.hpp>
 

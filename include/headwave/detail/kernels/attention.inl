@@ -107,7 +107,7 @@ struct attention_task {
   }
 
   /// The first lane of e^(x - reference), by the same operations as every other power.
-  HEADWAVE_INLINE static T power_of(T x, T reference) {
+  static T power_of(T x, T reference) {
     T powers[64 / sizeof(T)];
     store(powers, exponential(broadcast(x - reference)));
     return powers[0];
@@ -126,7 +126,7 @@ struct attention_task {
     vec<T> sum = broadcast(T(0));
     for (index c = 0; c < a.head_dim; ++c) {
       T channel[64 / sizeof(T)];
-      store(channel, load_stored(a.query, query, c, 1));
+      read_row(channel, lanes, a.query, query, c, 1);
       sum = multiply_add(broadcast(channel[0] * scale_of(row)), broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
     }
     T score[64 / sizeof(T)];
@@ -201,8 +201,7 @@ struct attention_task {
 
   /// Keys and values of a range, as panels whose first key is base, or the block's. The latter returns whether all
   /// values are finite.
-  template <class Ahead>
-  HEADWAVE_INLINE void pack_keys(key_range range, index base, Ahead ahead) const {
+  HEADWAVE_INLINE void pack_keys(key_range range, index base, rows_ahead& ahead) const {
     pack_head_keys<T>(key_panels, {a.key, batch, kv_head}, a.head_dim, range, base, ahead);
   }
   HEADWAVE_INLINE bool pack_values(key_range range) const {
@@ -236,7 +235,7 @@ struct attention_task {
 
   /// Brings a row's scores of the keys first .. last-1, both multiples of lanes, into their final form, and notes what
   /// is asked about them.
-  HEADWAVE_INLINE void prepare_scores(index row, index tile_row, index first, index last) const {
+  void prepare_scores(index row, index tile_row, index first, index last) const {
     T* const s = scores(tile_row) + (first - block_first);
     score_stages().finish(row_of(row), s, first, last);
     if (row_of(row).weights >= 0) {
@@ -261,10 +260,10 @@ struct attention_task {
   }
 
   /// The same, with the row's sum and output, which are relative to the reference.
-  HEADWAVE_INLINE void raise_reference(index row, T largest) const {
+  void raise_reference(index row, T largest) const {
     const T before = reference(row);
     if (advance_reference(row, largest)) {
-      const vec<T> factor = exponential(broadcast(before - largest));
+      const vec<T> factor = broadcast(power_of(before, largest));
       if (a.entropy.data) {
         // A row that has seen nothing yet has no moment to move.
         const T distance = before > lowest_finite<T>() ? before - largest : T(0);
@@ -292,7 +291,7 @@ struct attention_task {
   /// Turns the final scores of Rows rows of a tile into powers, and brings reference, sum and output of the rows up to
   /// date. first and last count from the block's first key. empty: sums and outputs are still zero.
   template <int Rows>
-  HEADWAVE_INLINE void softmax_rows(index row, index tile_row, index first, index last, bool empty) const {
+  void softmax_rows(index row, index tile_row, index first, index last, bool empty) const {
     T* const s = scores(tile_row);
     tile<T, Rows, 1> largest, subtrahend, sum;
     clear(sum);
@@ -318,11 +317,13 @@ struct attention_task {
         add_moments(row + r, s + r * packed_stride<T>, first, last);
       }
     }
-    index key = first;
     if constexpr (Rows == 1) {
-      key = take_powers<1, 2 * interleaved>(sum, subtrahend, s, s, packed_stride<T>, key, last);
+      T row_sum[64 / sizeof(T)];
+      take_powers_of_row(row_sum, reference(row), s, s, first, last);
+      sum.at[0][0] = load(row_sum);
+    } else {
+      take_powers<Rows, 1>(sum, subtrahend, s, s, packed_stride<T>, first, last);
     }
-    take_powers<Rows, 1>(sum, subtrahend, s, s, packed_stride<T>, key, last);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       store(sums(row + r), add(load(sums(row + r)), sum.at[r][0]));
@@ -423,12 +424,13 @@ struct attention_task {
     const bool empty = bits_of(sum) == 0;
     const vec<T> divisor = broadcast(empty ? T(1) : sum);
     void* const out = out_row(row);
-    const index whole = whole_vecs<T>(a.out, a.value_dim);
-    for (index c = 0; c < whole; c += lanes) {
-      store(static_cast<T*>(out) + c, divide(load(output(row) + c), divisor));
+    const bool whole = whole_vecs<T>(a.out, a.value_dim) == a.value_dim;
+    T* const quotients = whole ? static_cast<T*>(out) : output(row);
+    for (index c = 0; c < a.value_dim; c += lanes) {
+      store(quotients + c, divide(load(output(row) + c), divisor));
     }
-    for (index c = whole; c < a.value_dim; c += lanes) {
-      store_stored(a.out, out, c, divide(load(output(row) + c), divisor), a.value_dim - c);
+    if (!whole) {
+      write_row(a.out, out, output(row), a.value_dim);
     }
     if (a.lse.data) {
       place(a.lse, row) =
@@ -455,7 +457,6 @@ struct attention_task {
   }
 
   void run() {
-    const index tiles = tile_count(rows);
     const bool starts_empty = !a.sinks && !a.bias_key && !a.zero_key;
     place_rows();
     start_rows();
@@ -463,16 +464,20 @@ struct attention_task {
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
-      pack_keys(block, block_first,
-                later_rows<T>{{a.key, batch, kv_head}, a.head_dim, block.first + fetch_distance, block.last - 1});
+      rows_ahead ahead =
+          rows_to_fetch<T>(a.key, batch, kv_head, 1, a.head_dim, block.first + fetch_distance, block.last);
+      pack_keys(block, block_first, ahead);
       values_finite = pack_values(block);
-      for (index t = 0; t < tiles; ++t) {
-        const index first = t * rows / tiles;
-        const int count = balanced_rows(rows, tiles, t);
+      for (index first = 0; first < rows; first += tile_rows) {
+        const int count = rows_of_tile(rows, first);
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {
-          const attention_tile<T> step{*this, first, range, visible_runs(first, count, range),
+          const attention_tile<T> step{*this,
+                                       first,
+                                       count,
+                                       range,
+                                       visible_runs(first, count, range),
                                        starts_empty && block_first <= wanted.first};
           if (step.runs.count > 0) {
             with_rows(count, step);
@@ -492,7 +497,7 @@ void attention(const attention_arguments<T>& a, const attention_plan<T>& plan, i
   // The last rows first: with a causal mask they are the longest.
   const index kv_tasks = a.batch * a.kv_heads;
   const index block = plan.blocks - 1 - task / kv_tasks, kv_task = task % kv_tasks;
-  const index first_row = block * plan.all_rows / plan.blocks;
+  const index first_row = first_of_part(plan.all_rows, plan.blocks, block);
   attention_task<T>{.a = a,
                     .parts = plan.row_parts,
                     .workspace = workspace,
@@ -503,7 +508,7 @@ void attention(const attention_arguments<T>& a, const attention_plan<T>& plan, i
                     .kv_head = kv_task % a.kv_heads,
                     .group = a.heads / a.kv_heads,
                     .first_row = first_row,
-                    .rows = (block + 1) * plan.all_rows / plan.blocks - first_row}
+                    .rows = first_of_part(plan.all_rows, plan.blocks, block + 1) - first_row}
       .run();
 }
 

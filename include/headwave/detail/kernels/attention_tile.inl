@@ -10,6 +10,7 @@ struct attention_tile {
 
   const attention_task<T>& task;
   index first_row;
+  int rows;
   key_range range;
   typename attention_task<T>::key_runs runs;
   bool empty;  // nothing has been added to the rows
@@ -19,7 +20,8 @@ struct attention_tile {
     task.template score<Rows, Panels>(first_row, 0, key, task.key_panels + (key - task.block_first) * task.a.head_dim);
   }
 
-  /// O += P V for the channels of Panels panels; the block's own sum starts at zero.
+  /// O += P V for the channels of Panels panels; the block's own sum starts at zero. What is computed for rows that do
+  /// not exist is dropped: it comes from whatever lies behind the others.
   template <int Rows, int Panels>
   HEADWAVE_INLINE void accumulate(index channel) const {
     tile<T, Rows, Panels> c;
@@ -35,7 +37,9 @@ struct attention_tile {
       HEADWAVE_UNROLL
       for (int p = 0; p < Panels; ++p) {
         T* const o = task.output(first_row + r) + channel + p * lanes;
-        store(o, add(load(o), c.at[r][p]));
+        if (r < rows) {
+          store(o, add(load(o), c.at[r][p]));
+        }
       }
     }
   }
@@ -60,7 +64,7 @@ struct attention_tile {
     constexpr int panels = panels_of<Rows>;
     const index first = range.first - range.first % lanes, last = round_up(range.last, lanes);
     if (task.a.rule.sees) {
-      task.hide_scores(Rows, first, last);
+      task.hide_scores(rows, first, last);
     }
     for (index i = 0; i < runs.count; ++i) {
       const index run_last = round_up(runs.run[i].last, lanes);
@@ -74,26 +78,9 @@ struct attention_tile {
         }
       }
     }
-    for (int r = 0; r < Rows; ++r) {
-      task.prepare_scores(first_row + r, r, first, last);
-    }
-    int r = 0;
-    for (; r + interleaved <= Rows; r += interleaved) {
-      task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first,
-                                              empty);
-    }
-    if constexpr (interleaved > 1) {
-      for (; r < Rows; ++r) {
-        task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first, empty);
-      }
-    }
-    if (task.a.dropout > 0) {
-      for (r = 0; r < Rows; ++r) {
-        task.drop_powers(first_row + r, r, range);
-      }
-    }
+    take_powers_of_rows(first, last);
     if (!task.values_finite) {
-      for (r = 0; r < Rows; ++r) {
+      for (int r = 0; r < rows; ++r) {
         accumulate_visible(r);
       }
       return;
@@ -105,6 +92,28 @@ struct attention_tile {
     if constexpr (panels > 1) {
       for (; channel < task.parts.value_width; channel += lanes) {
         accumulate<Rows, 1>(channel);
+      }
+    }
+  }
+
+  /// From products to powers.
+  void take_powers_of_rows(index first, index last) const {
+    for (int r = 0; r < rows; ++r) {
+      task.prepare_scores(first_row + r, r, first, last);
+    }
+    int r = 0;
+    for (; r + interleaved <= rows; r += interleaved) {
+      task.template softmax_rows<interleaved>(first_row + r, r, first - task.block_first, last - task.block_first,
+                                              empty);
+    }
+    if constexpr (interleaved > 1) {
+      for (; r < rows; ++r) {
+        task.template softmax_rows<1>(first_row + r, r, first - task.block_first, last - task.block_first, empty);
+      }
+    }
+    if (task.a.dropout > 0) {
+      for (r = 0; r < rows; ++r) {
+        task.drop_powers(first_row + r, r, range);
       }
     }
   }

@@ -57,50 +57,24 @@ struct decode_task {
     return {larger(all.first, block * key_block), smaller(all.last, (block + 1) * key_block)};
   }
 
+  /// The largest height of a tile that so many rows fill.
+  HEADWAVE_INLINE static int filled_height(index rows) {
+    return rows < largest_rows ? lower_height(static_cast<int>(rows) + 1) : largest_rows;
+  }
+
   /// Calls step.run<Rows>() for each tile of the rows.
   template <class Step>
   HEADWAVE_INLINE void with_tiles(Step step) const {
-    const index tiles = tile_count(plan.rows);
-    for (index t = 0; t < tiles; ++t) {
-      step.first_row = t * plan.rows / tiles;
-      with_rows<largest_rows>(balanced_rows(plan.rows, tiles, t), step);
+    for (int height = 0; step.first_row < plan.rows; step.first_row += height) {
+      // There is no memory for rows that do not exist.
+      height = filled_height(plan.rows - step.first_row);
+      with_rows<largest_rows>(height, step);
     }
   }
 
-  /// Fetches the keys or values of the next step, a row of one head at a time, in the order of memory: that is how it
-  /// is read at full speed. Where a page or a ring ends before the step does, the wrong lines are fetched, which
-  /// changes no result.
-  struct next_rows {
-    const unsigned char* at;
-    index inner_step, outer_step, inner_count, inner, left, line_step, bytes;
-
-    HEADWAVE_INLINE void operator()() {
-      if (left > 0) {
-        for (index i = 0; i < bytes; i += line_step) {
-          __builtin_prefetch(at + i, 0, 2);
-        }
-        --left;
-        at += inner_step;
-        if (++inner == inner_count) {
-          inner = 0;
-          at += outer_step;
-        }
-      }
-    }
-  };
-  struct by_reference {
-    next_rows& rows;
-    HEADWAVE_INLINE void operator()() { rows(); }
-  };
-  HEADWAVE_INLINE next_rows rows_after(const stored_rows& x, index width, index last, index end) const {
-    const index count = last < end ? smaller(end - last, decode_step) : 0;
-    const index size = element_size<T>(x.format), head = x.head * size, length = x.length * size;
-    const unsigned char* const start = row_at<T>(x, batch, first_head, count > 0 ? last : 0).data;
-    const index stride = x.channel < 0 ? -x.channel : x.channel, bytes = width * stride * size;
-    const index line_step = stride * 64;
-    // Either the heads of a key or the keys of a head lie side by side.
-    return head < length ? next_rows{start, head, length - heads * head, heads, 0, count * heads, line_step, bytes}
-                         : next_rows{start, length, head - count * length, count, 0, count * heads, line_step, bytes};
+  /// Fetches the keys or values of the next step.
+  HEADWAVE_INLINE rows_ahead rows_after(const stored_rows& x, index width, index last, index end) const {
+    return rows_to_fetch<T>(x, batch, first_head, heads, width, last, smaller(end, last + decode_step));
   }
 
   /// Whether masks may let some row of some head see one of the keys.
@@ -141,14 +115,14 @@ struct decode_task {
       for (index key = start; key < range.last; key += decode_step) {
         const index last = smaller(range.last, key + decode_step);
         const bool seen = sees({larger(range.first, key), last});
-        next_rows ahead = rows_after(a.key, a.head_dim, last, all.last);
+        rows_ahead ahead = rows_after(a.key, a.head_dim, last, all.last);
         for (index h = 0; h < heads; ++h) {
           const attention_task<T> task = head(h, block);
           if (!seen) {
             task.hide_scores(plan.rows, key, last);
             continue;
           }
-          task.pack_keys({larger(range.first, key), last}, key, by_reference{ahead});
+          task.pack_keys({larger(range.first, key), last}, key, ahead);
           with_tiles(score_step{task, key, (last - key + lanes - 1) / lanes, 0});
         }
       }
@@ -173,12 +147,13 @@ struct decode_task {
     const T* values;
     index value_stride;  // of two keys
     key_range keys;
-    next_rows& ahead;
+    rows_ahead& ahead;
     index first_row;
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void multiply(index panel) const {
       const index width = task.parts.value_width, channel = panel * lanes;
+      ahead.fetch_share((keys.last - keys.first) * Panels, width / lanes);
       tile<T, Rows, Panels> c;
       T* const s = sum + first_row * width + channel;
       HEADWAVE_UNROLL
@@ -186,7 +161,7 @@ struct decode_task {
         c.at[i / Panels][i % Panels] = load(s + i / Panels * width + i % Panels * lanes);
       }
       multiply_tile<packed_rows<T>>(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
-                                    keys.last - keys.first, value_stride, by_reference{ahead});
+                                    keys.last - keys.first, value_stride);
       HEADWAVE_UNROLL
       for (int i = 0; i < Rows * Panels; ++i) {
         store(s + i / Panels * width + i % Panels * lanes, c.at[i / Panels][i % Panels]);
@@ -208,14 +183,12 @@ struct decode_task {
   }
   void copy_values(T* target, index h, key_range keys) const {
     for (index key = keys.first; key < keys.last; ++key) {
-      for (index c = 0; c < a.value_dim; c += lanes) {
-        store(target + c, load_stored(a.value, value_row(h, key), c, a.value_dim - c));
-      }
+      read_row(target, lanes, a.value, value_row(h, key), 0, a.value_dim);
       target += plan.row_parts.value_width;
     }
   }
 
-  void multiply_values(const attention_task<T>& task, index h, T* sum, key_range keys, next_rows& ahead) const {
+  void multiply_values(const attention_task<T>& task, index h, T* sum, key_range keys, rows_ahead& ahead) const {
     if (in_place()) {
       const T* const values = reinterpret_cast<const T*>(value_row(h, keys.first).data);
       with_tiles(value_step{task, sum, values, a.value.length, keys, ahead, 0});
@@ -235,14 +208,9 @@ struct decode_task {
         __builtin_memset(task.hidden(r), 0, static_cast<std::size_t>(key_block));
       }
       task.advance_reference(r, maximum_of(h, block, r));
-      const tile<T, 1, 1> subtrahend{{{broadcast(task.reference(r))}}};
-      tile<T, 1, 1> sum;
-      clear(sum);
       T* const s = task.scores(r);
-      const index key = take_powers<1, 2 * interleaved>(sum, subtrahend, s, s, packed_stride<T>,
-                                                        first - task.block_first, last - task.block_first);
-      take_powers<1, 1>(sum, subtrahend, s, s, packed_stride<T>, key, last - task.block_first);
-      store(sums(h, block) + r * lanes, sum.at[0][0]);
+      take_powers_of_row(sums(h, block) + r * lanes, task.reference(r), s, s, first - task.block_first,
+                         last - task.block_first);
     }
   }
 
@@ -255,8 +223,9 @@ struct decode_task {
         vec<T> sum = broadcast(T(0));
         for (index key = range.first; key < range.last; ++key) {
           if (!task.hidden(r)[key - task.block_first]) {
-            const vec<T> value = load_stored(a.value, value_row(h, key), c, a.value_dim - c);
-            sum = multiply_add(broadcast(task.scores(r)[key - task.block_first]), value, sum);
+            T value[64 / sizeof(T)];
+            read_row(value, lanes, a.value, value_row(h, key), c, smaller(a.value_dim - c, lanes));
+            sum = multiply_add(broadcast(task.scores(r)[key - task.block_first]), load(value), sum);
           }
         }
         store(output(h, block) + r * plan.row_parts.value_width + c, sum);
@@ -305,7 +274,7 @@ struct decode_task {
         if (!sees(step)) {
           continue;
         }
-        next_rows ahead = rows_after(a.value, a.value_dim, step.last, all.last);
+        rows_ahead ahead = rows_after(a.value, a.value_dim, step.last, all.last);
         for (index h = 0; h < heads; ++h) {
           multiply_values(head(h, block), h, output(h, block), step, ahead);
         }

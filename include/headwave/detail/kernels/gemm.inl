@@ -63,20 +63,14 @@ HEADWAVE_INLINE void multiply_step(tile<T, Rows, Panels>& c, const T* a, const T
   }
 }
 
-/// What a loop fetches while it computes: by default nothing.
-struct nothing_ahead {
-  HEADWAVE_INLINE void operator()() {}
-};
-
 /// c[r][p] += sum over k = 0 .. depth-1 of a[r][k] * panel p's row k, within one depth block of A. The rows of a panel
-/// lie panel_step apart; ahead() is called for each of them. Each element is one chain of FMAs in the order of k, so
-/// its bits do not depend on Rows, Panels or its neighbours.
-template <class Layout, class T, int Rows, int Panels, class Ahead = nothing_ahead>
+/// lie panel_step apart. Each element is one chain of FMAs in the order of k, so its bits do not depend on Rows, Panels
+/// or its neighbours.
+template <class Layout, class T, int Rows, int Panels>
 HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
-                                   index depth, index panel_step = vec<T>::lanes, Ahead ahead = {}) {
+                                   index depth, index panel_step = vec<T>::lanes) {
   HEADWAVE_UNROLL_FOUR
   for (index k = 0; k < depth; ++k) {
-    ahead();
     multiply_step<Layout>(c, a, panel, panel_stride);
     a += Layout::step;
     panel += panel_step;
@@ -123,27 +117,41 @@ HEADWAVE_INLINE void with_panels(const Step& step, index first, index last) {
   }
 }
 
-/// Calls step.template run<Rows>() for the Rows = count, 1 <= count <= Rows: a run-time count of rows made a
-/// compile-time one.
+/// Tiles are tile_rows rows high, or a power of two below that. Which of these lies next below a height.
+HEADWAVE_INLINE constexpr int lower_height(int height) {
+  int lower = 1;
+  while (2 * lower < height) {
+    lower *= 2;
+  }
+  return lower;
+}
+
+/// Calls step.template run<Rows>() for the lowest height Rows that count rows fit under, 1 <= count <= tile_rows: a
+/// run-time count made a compile-time one. Fewer heights than counts, because each of them is compiled.
 template <int Rows = tile_rows, class Step>
 HEADWAVE_INLINE void with_rows(int count, const Step& step) {
   if constexpr (Rows == 1) {
     step.template run<1>();
   } else {
-    if (count == Rows) {
+    if (count > lower_height(Rows)) {
       step.template run<Rows>();
     } else {
-      with_rows<Rows - 1>(count, step);
+      with_rows<lower_height(Rows)>(count, step);
     }
   }
 }
 
-/// Cuts rows into tiles of at most tile_rows whose sizes differ by one at most: the size of tile number t.
-HEADWAVE_INLINE int balanced_rows(index rows, index tiles, index t) {
-  return static_cast<int>((t + 1) * rows / tiles - t * rows / tiles);
+/// Of so many rows, those in the tile that begins at row first.
+HEADWAVE_INLINE int rows_of_tile(index rows, index first) {
+  return static_cast<int>(smaller(rows - first, tile_rows));
 }
-HEADWAVE_INLINE index tile_count(index rows) {
-  return (rows + tile_rows - 1) / tile_rows;
+
+/// Copies count elements. Not inlined, as load_first and store_first stand in many places.
+template <class T>
+HEADWAVE_NOINLINE void copy_elements(T* to, index to_stride, const T* from, index from_stride, index count) {
+  for (index i = 0; i < count; ++i) {
+    to[i * to_stride] = from[i * from_stride];
+  }
 }
 
 /// Writes the first count lanes; stride is the distance of neighbouring elements.
@@ -155,9 +163,7 @@ HEADWAVE_INLINE void store_first(T* p, index stride, vec<T> v, index count) {
   }
   T lanes[64 / sizeof(T)];
   store(lanes, v);
-  for (index i = 0; i < count && i < vec<T>::lanes; ++i) {
-    p[i * stride] = lanes[i];
-  }
+  copy_elements(p, stride, lanes, 1, smaller(count, vec<T>::lanes));
 }
 
 /// Reads count elements, zeros for the rest; stride is the distance of neighbouring elements.
@@ -167,40 +173,43 @@ HEADWAVE_INLINE vec<T> load_first(const T* p, index stride, index count) {
     return load(p);
   }
   T lanes[64 / sizeof(T)];
-  for (index i = 0; i < vec<T>::lanes; ++i) {
-    lanes[i] = i < count ? p[i * stride] : T(0);
-  }
+  store(lanes, broadcast(T(0)));
+  copy_elements(lanes, 1, p, stride, smaller(count, vec<T>::lanes));
   return load(lanes);
 }
 
-/// Packs a tile of A.
+/// Packs a tile of A; rows that do not exist repeat the last one.
 template <class T>
 struct pack_step {
   T* packed;
   const T* a;
   index row_stride, column_stride, depth;
+  int rows;
 
   template <int Rows>
-  HEADWAVE_INLINE void run() const {
+  void run() const {
+    const T* row[static_cast<std::size_t>(Rows)];
+    for (int r = 0; r < Rows; ++r) {
+      row[r] = a + (r < rows ? r : rows - 1) * row_stride;
+    }
     T* target = packed;
-    const T* source = a;
     for (index k = 0; k < depth; ++k) {
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        target[r] = source[r * row_stride];
+        target[r] = row[r][k * column_stride];
       }
       target += Rows;
-      source += column_stride;
     }
   }
 };
 
-/// One tile of C = A B + bias: Rows rows against the panels first_panel .. last_panel-1.
+/// One tile of C = A B + bias: its rows against the panels first_panel .. last_panel-1.
 template <class T>
 struct product_step {
   const gemm_arguments<T>& product;
   const T* a;
   index first_row;
+  int rows;
   index first_panel, last_panel;
 
   template <int Rows, int Panels>
@@ -210,15 +219,27 @@ struct product_step {
     const T* const panels = product.panels + panel * panel_size;
     tile<T, Rows, Panels> c;
     multiply_blocks<packed_tile<Rows>>(c, a, depth_block * Rows, panels, panel_size, product.depth);
+    T* const out = product.c + first_row * product.c_row_stride + panel * lanes * product.c_column_stride;
+    const bool whole = product.c_column_stride == 1 && (panel + Panels) * lanes <= product.columns;
+    T results[static_cast<std::size_t>(Rows * Panels * lanes)];
     HEADWAVE_UNROLL
     for (int p = 0; p < Panels; ++p) {
-      const index column = (panel + p) * lanes;
-      const vec<T> bias = product.bias ? load(product.bias + column) : broadcast(T(0));
+      const vec<T> bias = product.bias ? load(product.bias + (panel + p) * lanes) : broadcast(T(0));
       HEADWAVE_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        store_first(product.c + (first_row + r) * product.c_row_stride + column * product.c_column_stride,
-                    product.c_column_stride, product.bias ? add(c.at[r][p], bias) : c.at[r][p],
-                    product.columns - column);
+        const vec<T> result = product.bias ? add(c.at[r][p], bias) : c.at[r][p];
+        if (whole) {
+          // Rows that do not exist repeat the last one, here too.
+          store(out + (r < rows ? r : rows - 1) * product.c_row_stride + p * lanes, result);
+        } else {
+          store(results + (r * Panels + p) * lanes, result);
+        }
+      }
+    }
+    if (!whole) {
+      for (int r = 0; r < rows; ++r) {
+        copy_elements(out + r * product.c_row_stride, product.c_column_stride, results + r * Panels * lanes, 1,
+                      smaller(Panels * lanes, product.columns - panel * lanes));
       }
     }
   }
@@ -238,23 +259,26 @@ void gemm(const gemm_arguments<T>& product, T* workspace) {
   const index panels = (product.columns + vec<T>::lanes - 1) / vec<T>::lanes;
   const index blocks = (product.rows + gemm_block_rows(product) - 1) / gemm_block_rows(product);
   for (index block = 0; block < blocks; ++block) {
-    const index first_row = block * product.rows / blocks;
-    const index rows = (block + 1) * product.rows / blocks - first_row;
-    const index tiles = tile_count(rows);
-    for (index t = 0; t < tiles; ++t) {
-      const index first = t * rows / tiles;
-      const pack_step<T> step{workspace + first * product.depth, product.a + (first_row + first) * product.a_row_stride,
-                              product.a_row_stride, product.a_column_stride, product.depth};
-      with_rows(balanced_rows(rows, tiles, t), step);
+    const index first_row = first_of_part(product.rows, blocks, block);
+    const index rows = first_of_part(product.rows, blocks, block + 1) - first_row;
+    for (index first = 0; first < rows; first += tile_rows) {
+      const int count = rows_of_tile(rows, first);
+      const pack_step<T> step{workspace + first * product.depth,
+                              product.a + (first_row + first) * product.a_row_stride,
+                              product.a_row_stride,
+                              product.a_column_stride,
+                              product.depth,
+                              count};
+      with_rows(count, step);
     }
     // A single tile goes through all panels by itself.
-    const index group = tiles == 1 ? panels : tile_panels;
+    const index group = rows <= tile_rows ? panels : tile_panels < tile_chains ? tile_chains : tile_panels;
     for (index panel = 0; panel < panels; panel += group) {
-      for (index t = 0; t < tiles; ++t) {
-        const index first = t * rows / tiles;
-        const product_step<T> step{product, workspace + first * product.depth, first_row + first, panel,
-                                   smaller(panel + group, panels)};
-        with_rows(balanced_rows(rows, tiles, t), step);
+      for (index first = 0; first < rows; first += tile_rows) {
+        const int count = rows_of_tile(rows, first);
+        const product_step<T> step{product, workspace + first * product.depth, first_row + first, count,
+                                   panel,   smaller(panel + group, panels)};
+        with_rows(count, step);
       }
     }
   }

@@ -12,41 +12,29 @@ void pack_row(T* packed, index block_stride, const stored4<const void>& x, const
   const T* const plain = reinterpret_cast<const T*>(row.data);
   const index whole = whole_vecs<T>(x, count);
   for (index block = 0; block < count; block += depth_block) {
-    const index last = smaller(count, block + depth_block);
-    index c = block;
-    for (; c < smaller(last, whole); c += lanes) {
-      store(packed + c - block, multiply(load(plain + c), factors));
+    const index last = smaller(count, block + depth_block), last_plain = smaller(last, whole);
+    if (last_plain < last) {
+      const index first = larger(block, last_plain);
+      read_row(packed + first - block, lanes, x, row, first, last - first);
     }
-    for (; c < last; c += lanes) {
-      store_first(packed + c - block, 1, multiply(load_stored(x, row, c, last - c), factors), last - c);
+    for (index c = block; c < last; c += lanes) {
+      store(packed + c - block, multiply(load(c < last_plain ? plain + c : packed + c - block), factors));
     }
     packed += block_stride;
   }
 }
 
-/// Fetches rows of a head, one a call, up to the last.
-template <class T>
-struct later_rows {
-  head_rows<T> rows;
-  index width, next, last;
-  HEADWAVE_INLINE void operator()() {
-    fetch<0, T>(rows[smaller(next++, last)].data, rows.x.format, rows.x.channel, width);
-  }
-};
-
 /// Keys as panels [group of keys][channel][key], the first of which begins at key base; keys of a group that are not in
-/// the range are zero, and are not read. ahead() is called for each key.
-template <class T, class Ahead>
-void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range range, index base, Ahead ahead) {
+/// the range are zero, and are not read. Fetches as many rows ahead.
+template <class T>
+void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range range, index base, rows_ahead& ahead) {
   constexpr index lanes = vec<T>::lanes, staged_channels = 4 * lanes, staged_stride = staged_channels + lanes / 2;
   const bool direct = rows.plain && rows.x.channel == 1 && width % lanes == 0;
   for (index first = range.first - range.first % lanes; first < range.last; first += lanes) {
     T* const panel = panels + (first - base) * width;
     if (direct && first >= range.first && first + lanes <= range.last) {
-      for (index lane = 0; lane < lanes; ++lane) {
-        ahead();
-      }
       for (index channel = 0; channel < width; channel += lanes) {
+        ahead.fetch_share(lanes, width / lanes);
         transpose(panel + channel * lanes, rows.plain + first * rows.x.length + channel, rows.x.length);
       }
       continue;
@@ -60,10 +48,14 @@ void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range 
         const bool present = key >= range.first && key < range.last;
         const stored_row<T> row = rows[present ? key : range.first];
         if (channel == 0) {
-          ahead();
+          ahead.fetch_row();
         }
-        for (index c = 0; c < channels; c += lanes) {
-          store(staged + lane * staged_stride + c, load_stored(rows.x, row, channel + c, present ? channels - c : 0));
+        T* const target = staged + lane * staged_stride;
+        if (present) {
+          read_row(target, lanes, rows.x, row, channel, channels);
+        }
+        for (index c = 0; !present && c < channels; c += lanes) {
+          store(target + c, broadcast(T(0)));
         }
       }
       for (index c = 0; c < channels; c += lanes) {
@@ -97,10 +89,11 @@ bool pack_head_values(T* panels, const head_rows<T>& rows, index width, key_rang
       finite = finite && all_finite(chunk);
       store(target + c * key_block, chunk);
     }
-    for (index c = whole; c < width; c += lanes) {
-      const vec<T> chunk = load_stored(rows.x, row, c, width - c);
-      finite = finite && all_finite(chunk);
-      store(target + c * key_block, chunk);
+    if (whole < width) {
+      read_row(target + whole * key_block, key_block * lanes, rows.x, row, whole, width - whole);
+      for (index c = whole; c < width; c += lanes) {
+        finite = finite && all_finite(load(target + c * key_block));
+      }
     }
   }
   return finite;

@@ -108,6 +108,18 @@ HEADWAVE_INLINE index take_powers(tile<T, Rows, 1>& sum, const tile<T, Rows, 1>&
   return key;
 }
 
+/// The same for one row; sum, a vec, receives what the powers of the keys key .. last-1 give, lane by lane. Not
+/// inlined: the exponential is long.
+template <class T>
+void take_powers_of_row(T* sum, T subtrahend, T* out, const T* scores, index key, index last) {
+  const tile<T, 1, 1> reference{{{broadcast(subtrahend)}}};
+  tile<T, 1, 1> total;
+  clear(total);
+  key = take_powers<1, 2 * interleaved>(total, reference, out, scores, index(0), key, last);
+  take_powers<1, 1>(total, reference, out, scores, index(0), key, last);
+  store(sum, total.at[0][0]);
+}
+
 /// out[i] = e^(x[i] - max) / sum of e^(x[j] - max), over count elements; -infinity has weight 0, and so has a row of
 /// nothing else. x and out may be the same row.
 template <class T>
@@ -125,22 +137,20 @@ void softmax_row(T* out, index out_stride, const T* x, index x_stride, index cou
     const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
     largest = maximum(largest, select(present, load_first(x + i * x_stride, x_stride, count - i), nothing));
   }
-  const vec<T> reference = broadcast(reduce_maximum(largest));
-  const tile<T, 1, 1> subtrahend{{{reference}}};
-  tile<T, 1, 1> sums;
-  clear(sums);
-  index i = take_powers<1, 2 * interleaved>(sums, subtrahend, out, x, index(0), index(0), whole);
-  i = take_powers<1, 1>(sums, subtrahend, out, x, index(0), i, whole);
-  for (; i < count; i += lanes) {
+  const T reference = reduce_maximum(largest);
+  T lane_sums[64 / sizeof(T)];
+  take_powers_of_row(lane_sums, reference, out, x, 0, whole);
+  vec<T> sums = load(lane_sums);
+  for (index i = whole; i < count; i += lanes) {
     const lane_mask<T> present = less(lane_numbers, broadcast(static_cast<T>(count - i)));
     const vec<T> power =
-        keep(present, exponential(subtract(load_first(x + i * x_stride, x_stride, count - i), reference)));
-    sums.at[0][0] = add(sums.at[0][0], power);
+        keep(present, exponential(subtract(load_first(x + i * x_stride, x_stride, count - i), broadcast(reference))));
+    sums = add(sums, power);
     store_first(out + i * out_stride, out_stride, power, count - i);
   }
-  const T sum = reduce_add(sums.at[0][0]);
+  const T sum = reduce_add(sums);
   const vec<T> divisor = broadcast(bits_of(sum) == 0 ? T(1) : sum);
-  for (i = 0; i < count; i += lanes) {
+  for (index i = 0; i < count; i += lanes) {
     const vec<T> power = load_first(out + i * out_stride, out_stride, count - i);
     store_first(out + i * out_stride, out_stride, divide(power, divisor), count - i);
   }

@@ -35,67 +35,79 @@ HEADWAVE_INLINE stored_row<T> row_at(const stored_rows& x, index batch, index he
   return {bytes_of(x.data) + place * element_size<T>(x.format), x.scales ? static_cast<T>(x.scales[scale]) : T(1)};
 }
 
-/// count elements that lie stride apart as floats, zeros for the rest.
-template <class Stored>
-HEADWAVE_INLINE vec<float> load_widened(const Stored* p, index stride, index count) {
-  constexpr index lanes = vec<float>::lanes;
-  if (count >= lanes && stride == 1) {
-    return load_converted(p);
+/// count elements, stride apart, as vecs of T, step apart, the last one filled up with zeros.
+template <class T, class Stored>
+void read_elements(T* out, index step, const Stored* p, index stride, index count, T factor) {
+  constexpr index lanes = vec<T>::lanes;
+  for (index c = 0; c < count; c += lanes) {
+    const Stored* source = p + c * stride;
+    Stored few[static_cast<std::size_t>(lanes)];
+    if (stride != 1 || count - c < lanes) {
+      __builtin_memset(static_cast<void*>(few), 0, sizeof(few));
+      for (index i = 0; i < smaller(count - c, lanes); ++i) {
+        few[i] = source[i * stride];
+      }
+      source = few;
+    }
+    if constexpr (sizeof(Stored) == sizeof(T)) {
+      store(out, load(source));
+    } else if constexpr (sizeof(Stored) == 1) {
+      store(out, multiply(load_converted(source), broadcast(factor)));
+    } else {
+      store(out, load_converted(source));
+    }
+    out += step;
   }
-  Stored few[static_cast<std::size_t>(lanes)];
-  __builtin_memset(static_cast<void*>(few), 0, sizeof(few));
-  for (index i = 0; i < count && i < lanes; ++i) {
-    few[i] = p[i * stride];
-  }
-  return load_converted(few);
 }
-template <class Stored>
-HEADWAVE_INLINE void store_narrowed(Stored* p, index stride, vec<float> v, index count) {
-  constexpr index lanes = vec<float>::lanes;
-  if (count >= lanes && stride == 1) {
-    store_converted(p, v);
-    return;
-  }
-  Stored few[static_cast<std::size_t>(lanes)];
-  store_converted(few, v);
-  for (index i = 0; i < count && i < lanes; ++i) {
-    p[i * stride] = few[i];
+template <class T, class Stored>
+void write_elements(Stored* p, index stride, const T* row, index count) {
+  constexpr index lanes = vec<T>::lanes;
+  for (index c = 0; c < count; c += lanes) {
+    Stored few[static_cast<std::size_t>(lanes)];
+    const bool whole = stride == 1 && count - c >= lanes;
+    Stored* const target = whole ? p + c : few;
+    if constexpr (sizeof(Stored) == sizeof(T)) {
+      store(target, load(row + c));
+    } else {
+      store_converted(target, load(row + c));
+    }
+    for (index i = 0; !whole && i < smaller(count - c, lanes); ++i) {
+      p[(c + i) * stride] = few[i];
+    }
   }
 }
 
-/// The channels channel .. channel + count-1 of a row, zeros for the rest of a vec.
+/// The channels channel .. channel + count-1 of a row as vecs of T, step apart, the last one filled up with zeros.
 template <class T>
-HEADWAVE_INLINE vec<T> load_stored(const stored4<const void>& x, const stored_row<T>& row, index channel, index count) {
+void read_row(T* out, index step, const stored4<const void>& x, const stored_row<T>& row, index channel, index count) {
   const index place = channel * x.channel;
   if constexpr (sizeof(T) == sizeof(float)) {
     switch (x.format) {
       case element_format::bfloat16:
-        return load_widened(reinterpret_cast<const bfloat16*>(row.data) + place, x.channel, count);
+        return read_elements(out, step, reinterpret_cast<const bfloat16*>(row.data) + place, x.channel, count, T(1));
       case element_format::float16:
-        return load_widened(reinterpret_cast<const float16*>(row.data) + place, x.channel, count);
+        return read_elements(out, step, reinterpret_cast<const float16*>(row.data) + place, x.channel, count, T(1));
       case element_format::int8:
-        return multiply(load_widened(reinterpret_cast<const std::int8_t*>(row.data) + place, x.channel, count),
-                        broadcast(row.factor));
+        return read_elements(out, step, reinterpret_cast<const std::int8_t*>(row.data) + place, x.channel, count,
+                             row.factor);
       case element_format::own:
         break;
     }
   }
-  return load_first(reinterpret_cast<const T*>(row.data) + place, x.channel, count);
+  read_elements(out, step, reinterpret_cast<const T*>(row.data) + place, x.channel, count, T(1));
 }
+/// Writes a row of count channels, which may be read in whole vecs.
 template <class T>
-HEADWAVE_INLINE void store_stored(const stored4<void>& x, void* row, index channel, vec<T> v, index count) {
-  const index place = channel * x.channel;
+void write_row(const stored4<void>& x, void* out, const T* row, index count) {
   if constexpr (sizeof(T) == sizeof(float)) {
     if (x.format == element_format::bfloat16) {
-      store_narrowed(static_cast<bfloat16*>(row) + place, x.channel, v, count);
-      return;
+      return write_elements(static_cast<bfloat16*>(out), x.channel, row, count);
     }
     if (x.format == element_format::float16) {
-      store_narrowed(static_cast<float16*>(row) + place, x.channel, v, count);
-      return;
+      return write_elements(static_cast<float16*>(out), x.channel, row, count);
     }
   }
-  store_first(static_cast<T*>(row) + place, x.channel, v, count);
+  write_elements(static_cast<T*>(out), x.channel, row, count);
 }
 
 /// So many of the first count channels of a row can be read or written as whole vecs of T, where they are.
@@ -138,6 +150,46 @@ HEADWAVE_INLINE void fetch(const void* row, element_format format, index stride,
     __builtin_prefetch(at, ForWriting, 2);
     at += line;
   }
+}
+
+/// Fetches keys or values that are wanted later, a row of one head at a time, in the order of memory: that is how it is
+/// read at full speed. Where a page or a ring ends, the wrong lines are fetched, which changes no result.
+struct rows_ahead {
+  const unsigned char* at;
+  index inner_step, outer_step, inner_count, inner, left, line_step, bytes, due;
+
+  HEADWAVE_INLINE void fetch_row() {
+    if (left > 0) {
+      for (index i = 0; i < bytes; i += line_step) {
+        __builtin_prefetch(at + i, 0, 2);
+      }
+      --left;
+      at += inner_step;
+      if (++inner == inner_count) {
+        inner = 0;
+        at += outer_step;
+      }
+    }
+  }
+  /// In one of so many steps that are to fetch so many rows together: many lines at once would have to wait.
+  HEADWAVE_INLINE void fetch_share(index rows, index steps) {
+    for (due += rows; due >= steps; due -= steps) {
+      fetch_row();
+    }
+  }
+};
+/// Those of heads heads from head on, rows first .. last-1, of which there may be none.
+template <class T>
+HEADWAVE_INLINE rows_ahead rows_to_fetch(const stored_rows& x, index batch, index head, index heads, index width,
+                                         index first, index last) {
+  const index count = first < last ? last - first : 0;
+  const index size = element_size<T>(x.format), head_step = x.head * size, row_step = x.length * size;
+  const unsigned char* const start = row_at<T>(x, batch, head, count > 0 ? first : 0).data;
+  const index stride = x.channel < 0 ? -x.channel : x.channel, line_step = stride * 64, bytes = width * stride * size;
+  // Either the heads of a key or the keys of a head lie side by side.
+  return head_step < row_step
+             ? rows_ahead{start, head_step, row_step - heads * head_step, heads, 0, count * heads, line_step, bytes, 0}
+             : rows_ahead{start, row_step, head_step - count * row_step, count, 0, count * heads, line_step, bytes, 0};
 }
 
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER
