@@ -34,7 +34,7 @@ namespace {
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr int compositions = 10'000;
 #else
-constexpr int compositions = 10'000;
+constexpr int compositions = 1000;
 #endif
 
 /// The options of the rows first .. first + count-1 of a call.
