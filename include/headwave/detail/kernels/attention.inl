@@ -125,7 +125,7 @@ struct attention_task {
     const stored_row<T> query = query_row(row);
     vec<T> sum = broadcast(T(0));
     for (index c = 0; c < a.head_dim; ++c) {
-      T channel[64 / sizeof(T)];
+      T channel[64 / sizeof(T)] = {};
       read_row(channel, lanes, a.query, query, c, 1);
       sum = multiply_add(broadcast(channel[0] * scale_of(row)), broadcast(a.bias_key[kv_head * a.head_dim + c]), sum);
     }

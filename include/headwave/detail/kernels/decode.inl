@@ -223,7 +223,7 @@ struct decode_task {
         vec<T> sum = broadcast(T(0));
         for (index key = range.first; key < range.last; ++key) {
           if (!task.hidden(r)[key - task.block_first]) {
-            T value[64 / sizeof(T)];
+            T value[64 / sizeof(T)] = {};
             read_row(value, lanes, a.value, value_row(h, key), c, smaller(a.value_dim - c, lanes));
             sum = multiply_add(broadcast(task.scores(r)[key - task.block_first]), load(value), sum);
           }
