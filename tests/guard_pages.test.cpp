@@ -568,7 +568,7 @@ TEMPLATE_TEST_CASE("attention with an extent of zero touches nothing that is not
                    double) {
   using T = TestType;
   random_source random(9);
-  constexpr T none = -std::numeric_limits<T>::infinity();
+  constexpr double none = -std::numeric_limits<double>::infinity();
   for (const std::size_t rows : sizes{0, 2, 12}) {
     for (const char* const empty : {"batch", "keys", "head_dim", "value_dim"}) {
       CAPTURE(rows, empty);

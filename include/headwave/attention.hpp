@@ -88,13 +88,13 @@ index tasks_of(const attention_arguments<T>& a, decode_pass pass, index wanted) 
   return pass == decode_pass::scores ? attention_plan<T>(a, wanted).tasks : 0;
 }
 
-/// Task number task of a call in a pass. shared: memory of a decode call.
 /// Elements of memory that a task has to itself.
 template <class T>
 index workspace_of(const attention_arguments<T>& a, index wanted) {
   return is_decode(a) ? decode_plan<T>(a, wanted).task_size : attention_plan<T>(a, wanted).parts.size;
 }
 
+/// Task number task of a call in a pass. shared: memory of a decode call.
 template <class T>
 void run_attention_task(const attention_arguments<T>& a, decode_pass pass, index wanted, index task, T* shared) {
   scratch_frame frame;

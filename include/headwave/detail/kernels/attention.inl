@@ -59,7 +59,8 @@ struct attention_task {
       const std::int64_t position = saturated_sum(start, query);
       const bool present = !a.query_lengths || query < a.query_lengths[batch];
       const index weight_row = !a.weights.data ? -1 : a.weight_rows ? a.weight_rows[query] : query;
-      row_of(r) = {query, kv_head * group + head, weight_row, position, present ? keys_at(a, batch, position) : key_range{0, 0}};
+      row_of(r) = {query, kv_head * group + head, weight_row, position,
+                   present ? keys_at(a, batch, position) : key_range{0, 0}};
       if (++head == group) {
         head = 0;
         ++query;
