@@ -103,10 +103,8 @@ std::pair<std::size_t, std::string> failures_on(const Object& object, const Call
   return failures_of(on(object, call, [](result_bytes& all, Object& x) { all.add(x); }));
 }
 
-using outcome = std::pair<std::size_t, std::string>;
-
 /// At least so many requests have failed, all of them well.
-bool is_well(const outcome& failures, std::size_t least) {
+bool is_well(const std::pair<std::size_t, std::string>& failures, std::size_t least) {
   UNSCOPED_INFO(failures.first << " failures " << failures.second);
   return failures.first >= least && failures.second.empty();
 }

@@ -30,8 +30,7 @@ enum class place {
   beginning  ///< the first byte is preceded by one
 };
 
-/// Accessible bytes between two inaccessible pages, without access to the rest of their own pages only as far as the
-/// size of a page allows: one of the two ends is exact.
+/// Bytes between two inaccessible pages. Access is a matter of whole pages, so only one of the two ends is exact.
 class guarded_bytes {
  public:
   guarded_bytes(std::size_t size, place where) : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
