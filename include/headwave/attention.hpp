@@ -88,6 +88,12 @@ index tasks_of(const attention_arguments<T>& a, decode_pass pass, index wanted) 
   return pass == decode_pass::scores ? attention_plan<T>(a, wanted).tasks : 0;
 }
 
+/// Elements of memory that a task has to itself.
+template <class T>
+index workspace_of(const attention_arguments<T>& a, index wanted) {
+  return is_decode(a) ? decode_plan<T>(a, wanted).task_size : attention_plan<T>(a, wanted).parts.size;
+}
+
 /// Task number task of a call in a pass. shared: memory of a decode call.
 template <class T>
 void run_attention_task(const attention_arguments<T>& a, decode_pass pass, index wanted, index task, T* shared) {
@@ -125,6 +131,15 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
     memory_before[c + 1] = memory_before[c] + (shares ? decode_plan<T>(calls[c], wanted_of(c)).shared_size : 0);
   }
   T* const shared = frame.take<T>(static_cast<std::size_t>(memory_before[count]));
+  if (count > 1 && wanted <= 1) {
+    // What the last call needs is asked for before the first one writes.
+    index largest = 0;
+    for (index c = 0; c < count; ++c) {
+      const index size = has_rows(calls[c]) ? workspace_of(calls[c], wanted_of(c)) : 0;
+      largest = size > largest ? size : largest;
+    }
+    scratch_frame().take<T>(static_cast<std::size_t>(largest));
+  }
   for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
     tasks_before[0] = 0;
     for (index c = 0; c < count; ++c) {
@@ -191,14 +206,15 @@ struct weight_sums {
 template <class T>
 void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<T>& sums, index keys,
                           const executor_ref& executor) {
-  const auto count = static_cast<std::size_t>(keys);
-  const index row_size = call.batch * call.heads * keys;
+  constexpr const char* function = "scaled_dot_product_attention";
+  const auto count = static_cast<std::size_t>(keys), heads = static_cast<std::size_t>(call.batch * call.heads);
+  const auto row_size = static_cast<index>(checked_product(function, heads, count));
   const index fitting = static_cast<index>(8 * 1024 * 1024 / sizeof(T)) / (row_size + 1);
   const index wish = fitting < 16 ? 16 : fitting;
   const index step = call.query_length < wish ? call.query_length : wish;
   scratch_frame frame;
-  T* const weights = frame.take<T>(checked_product("scaled_dot_product_attention", static_cast<std::size_t>(step),
-                                                   static_cast<std::size_t>(row_size)));
+  T* const weights =
+      frame.take<T>(checked_product(function, static_cast<std::size_t>(step), static_cast<std::size_t>(row_size)));
   T* const sum = frame.take<T>(count);
   std::int64_t* const starts = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
   std::int64_t* const lengths = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
@@ -208,12 +224,17 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
     HEADWAVE_DISPATCH(add_row<T>(target, source, keys))
   };
   const auto extent = [](index n) { return static_cast<std::size_t>(n); };
-  for (index b = 0; sums.mass.data() && b < call.batch; ++b) {
-    for (index h = 0; h < call.heads; ++h) {
-      for (std::size_t j = 0; j < count; ++j) {
-        sums.mass(extent(b), extent(h), j) = T(0);
+  const auto clear_mass = [&] {
+    for (index b = 0; sums.mass.data() && b < call.batch; ++b) {
+      for (index h = 0; h < call.heads; ++h) {
+        for (std::size_t j = 0; j < count; ++j) {
+          sums.mass(extent(b), extent(h), j) = T(0);
+        }
       }
     }
+  };
+  if (call.query_length == 0) {
+    clear_mass();
   }
   for (index first = 0; first < call.query_length; first += step) {
     const index rows = call.query_length - first < step ? call.query_length - first : step;
@@ -221,6 +242,9 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
     part.weights = chunk;
     part.weight_rows = nullptr;
     run_attention(&part, 1, executor);
+    if (first == 0) {
+      clear_mass();
+    }
     for (index b = 0; b < call.batch; ++b) {
       for (index i = 0; sums.mean.data() && i < rows; ++i) {
         std::fill_n(sum, count, T(0));
@@ -258,6 +282,22 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
   }
 }
 
+/// Finds out which keys a decode call has to do with.
+template <class T>
+void bound_keys(attention_arguments<T>& a) {
+  key_range seen{a.key_length, 0};
+  for (index b = 0; is_decode(a) && b < a.batch; ++b) {
+    const std::int64_t start = a.query_starts ? a.query_starts[b] : a.query_start;
+    for (index i = 0; i < a.query_length; ++i) {
+      const key_range keys = keys_at(a, b, saturated_sum(start, i));
+      if (keys.first < keys.last) {
+        seen = {keys.first < seen.first ? keys.first : seen.first, keys.last > seen.last ? keys.last : seen.last};
+      }
+    }
+  }
+  a.seen = seen.first < seen.last ? seen : key_range{0, 0};
+}
+
 /// Sequence n of packed sequences as a call.
 template <class T>
 attention_arguments<T> sequence_of(attention_arguments<T> a, const attention_options<T>& options, index n) {
@@ -274,14 +314,18 @@ attention_arguments<T> sequence_of(attention_arguments<T> a, const attention_opt
   a.key_lengths += a.key_lengths ? n : 0;
   a.alibi_slopes += a.alibi_slopes ? n * a.alibi_batch_stride : 0;
   a.first_sample = n;
+  bound_keys(a);
   return a;
 }
 
 /// distance_bias as kernels read it: see distance_columns.
 template <class T>
 const T* padded_distance_bias(scratch_frame& frame, const tensor_view<const T, 2>& bias, index heads, index limit) {
+  constexpr const char* function = "scaled_dot_product_attention";
+  const std::size_t padding = 2 * static_cast<std::size_t>(vec_lanes<T>);
+  T* const padded = frame.take<T>(
+      checked_product(function, static_cast<std::size_t>(heads), checked_sum(function, bias.extent(1), padding)));
   const index columns = distance_columns<T>(limit);
-  T* const padded = frame.take<T>(static_cast<std::size_t>(heads * columns));
   for (index h = 0; h < heads; ++h) {
     const std::size_t row = bias.extent(0) == 1 ? 0 : static_cast<std::size_t>(h);
     for (index c = 0; c < columns; ++c) {
@@ -374,6 +418,7 @@ void attend(const attention_operands& operands, const attention_options<T>& opti
     if (options.mean_weights.data() || options.key_mass.data()) {
       run_with_weight_sums(a, {options.mean_weights, options.key_mass}, keys, options.executor);
     } else {
+      bound_keys(a);
       run_attention(&a, 1, options.executor);
     }
     return;

@@ -78,6 +78,15 @@ constexpr std::size_t checked_product(const char* function, std::size_t a, std::
   return product;
 }
 
+/// a + b likewise.
+constexpr std::size_t checked_sum(const char* function, std::size_t a, std::size_t b) {
+  std::size_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum) || sum > static_cast<std::size_t>(PTRDIFF_MAX)) {
+    fail(function, "size overflows: " + std::to_string(a) + " + " + std::to_string(b));
+  }
+  return sum;
+}
+
 /// The number of elements of a shape. An extent of zero makes any shape empty, whatever the other extents are.
 constexpr std::size_t checked_size(const char* function, const std::size_t* extents, std::size_t rank) {
   std::size_t size = 1;

@@ -44,7 +44,9 @@ struct cache_state {
         marks({2, o.batch}) {}
   HEADWAVE_INLINE cache_state(const cache_state&) = default;
   HEADWAVE_INLINE cache_state(cache_state&&) = default;
-  HEADWAVE_INLINE cache_state& operator=(const cache_state&) = default;
+  HEADWAVE_INLINE cache_state& operator=(const cache_state& other) {
+    return *this = cache_state(other);  // all of it or, without memory, nothing
+  }
   HEADWAVE_INLINE cache_state& operator=(cache_state&&) = default;
   HEADWAVE_INLINE ~cache_state() = default;
 
@@ -66,6 +68,7 @@ inline kv_cache_options filled_in(kv_cache_options o) {
     fail("kv_cache", "capacity and kv_heads must be positive",
          {{"batch, capacity, kv_heads, head_dim, value_dim", shape, 5}});
   }
+  checked_product("kv_cache", checked_product("kv_cache", o.batch ? o.batch : 1, o.capacity), o.kv_heads);
   return o;
 }
 
@@ -80,9 +83,11 @@ float store_row(std::int8_t* target, const T* source, index stride, std::size_t 
     finite = finite && is_finite(x);
     largest = x > largest ? x : -x > largest ? -x : largest;
   }
-  const T inverse = largest > 0 ? 127 / largest : T(0);
+  // The inverse of a tiny number is infinite.
+  const T unit = largest < T(0x1p-100) ? T(0x1p100) : T(1);
+  const T inverse = largest > 0 ? 127 / (largest * unit) : T(0);
   for (std::size_t c = 0; c < count; ++c) {
-    const T x = finite ? source[static_cast<index>(c) * stride] * inverse : T(0);
+    const T x = finite ? source[static_cast<index>(c) * stride] * unit * inverse : T(0);
     const int whole = static_cast<int>(x);
     const T rest = x - static_cast<T>(whole);
     target[c] = static_cast<std::int8_t>(whole + (rest >= T(0.5) ? 1 : 0) - (rest <= T(-0.5) ? 1 : 0));
@@ -162,13 +167,13 @@ void truncate_cache(cache_state<Stored>& cache, std::size_t b, std::int64_t leng
 }
 
 template <class X>
-void take_samples(X& x, std::span<const std::int64_t> sources) {
+X samples_of(const X& x, std::span<const std::int64_t> sources) {
   X taken(x.extents(), uninitialized);
   const std::size_t sample = x.extent(0) ? x.size() / x.extent(0) : 0;
   for (std::size_t b = 0; b < x.extent(0); ++b) {
     std::copy_n(x.data() + static_cast<std::size_t>(sources[b]) * sample, sample, taken.data() + b * sample);
   }
-  x = static_cast<X&&>(taken);
+  return taken;
 }
 
 template <class Stored>
@@ -180,17 +185,44 @@ void reorder_cache(cache_state<Stored>& cache, std::span<const std::int64_t> sou
   if (!known) {
     fail("kv_cache::reorder", "sources must name a sample of the cache for each sample");
   }
-  take_samples(cache.keys, sources);
-  take_samples(cache.values, sources);
-  take_samples(cache.key_scales, sources);
-  take_samples(cache.value_scales, sources);
+  // Memory that is missing is so before anything has changed.
+  tensor<Stored, 4> keys = samples_of(cache.keys, sources), values = samples_of(cache.values, sources);
+  tensor<float, 3> key_scales = samples_of(cache.key_scales, sources);
+  tensor<float, 3> value_scales = samples_of(cache.value_scales, sources);
   tensor<std::int64_t, 2> marks({2, cache.shape.batch});
   for (std::size_t b = 0; b < cache.shape.batch; ++b) {
     marks(0u, b) = cache.length(static_cast<std::size_t>(sources[b]));
     marks(1u, b) = cache.start(static_cast<std::size_t>(sources[b]));
   }
+  cache.keys = static_cast<tensor<Stored, 4>&&>(keys);
+  cache.values = static_cast<tensor<Stored, 4>&&>(values);
+  cache.key_scales = static_cast<tensor<float, 3>&&>(key_scales);
+  cache.value_scales = static_cast<tensor<float, 3>&&>(value_scales);
   cache.marks = static_cast<tensor<std::int64_t, 2>&&>(marks);
 }
+
+/// Takes back what is appended during its life, unless it is told to keep it. What a rolling cache has forgotten for it
+/// does not return.
+template <class Stored>
+class pending_append {
+ public:
+  /// lengths: those before.
+  pending_append(cache_state<Stored>& cache, const std::int64_t* lengths) : cache_(cache), lengths_(lengths) {}
+  pending_append(const pending_append&) = delete;
+  pending_append& operator=(const pending_append&) = delete;
+  ~pending_append() {
+    for (std::size_t b = 0; !kept_ && b < cache_.shape.batch; ++b) {
+      cache_.length(b) = lengths_[b];
+      cache_.start(b) = cache_.start(b) < lengths_[b] ? cache_.start(b) : lengths_[b];
+    }
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  cache_state<Stored>& cache_;
+  const std::int64_t* lengths_;
+  bool kept_ = false;
+};
 
 template <class Stored>
 attention_rows_view rows_of_cache(const tensor<Stored, 4>& x, const tensor<float, 3>& scales, std::size_t length,
@@ -321,6 +353,7 @@ class kv_cache {
 
   /// For the functions below.
   HEADWAVE_INLINE const detail::cache_state<Stored>& state() const { return state_; }
+  HEADWAVE_INLINE detail::cache_state<Stored>& state() { return state_; }
 
  private:
   detail::cache_state<Stored> state_;

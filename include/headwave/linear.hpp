@@ -31,6 +31,7 @@ std::size_t padded_columns(std::size_t columns) {
 /// Elements of a packed [out_features, in_features] matrix.
 template <class T>
 std::size_t packed_size(const char* function, std::size_t out_features, std::size_t in_features) {
+  checked_sum(function, out_features, static_cast<std::size_t>(vec_lanes<T>));
   return checked_product(function, padded_columns<T>(out_features), in_features);
 }
 
@@ -134,7 +135,8 @@ tensor<T, 1> pack_linear(const tensor_view<const T, 2>& weight, const tensor_vie
          {{"weight", weight.extents().data(), 2}, {"bias", bias.extents().data(), 1}});
   }
   const std::size_t panels = packed_size<T>("linear", weight.extent(0), weight.extent(1));
-  tensor<T, 1> packed({panels + (bias.data() ? padded_columns<T>(weight.extent(0)) : 0)}, uninitialized);
+  const std::size_t padded_bias = bias.data() ? padded_columns<T>(weight.extent(0)) : 0;
+  tensor<T, 1> packed({checked_sum("linear", panels, padded_bias)}, uninitialized);
   pack_weight(packed.data(), weight);
   if (bias.data()) {
     pack_bias(packed.data() + panels, bias);

@@ -177,6 +177,16 @@ void place_inputs(const layer_inputs<T>& inputs, const packed_layer<T>& layer, c
   }
 }
 
+/// Asks for the memory of finish_layer, which then has it: if it is missing, that is known before attention writes to
+/// what the caller wants of it.
+template <class T>
+void reserve_for_output(const layer_columns<T>& joined) {
+  gemm_arguments<T> product{};
+  product.rows = static_cast<index>(joined.batch * joined.length);
+  product.depth = static_cast<index>(joined.width);
+  scratch_frame().take<T>(static_cast<std::size_t>(gemm_workspace(product)));
+}
+
 /// The gate, and the output projection.
 template <class T>
 void finish_layer(const tensor_view<T, 3>& out, const layer_columns<T>& joined, const layer_columns<T>& gate,
@@ -239,6 +249,7 @@ void apply_layer(const tensor_view<T, 3>& out, const tensor_view<const T, 3>& qu
   const layer_columns<T> joined = joined_heads(frame, query, layer);
   place_inputs(inputs, layer, o.rotary ? positions_of(frame, inputs, options) : layer_positions{0, 0},
                options.executor);
+  reserve_for_output(joined);
   attend<T>({stored<const void>(inputs.query.by_heads(o.heads)), rows_of_keys(inputs.key.by_heads(o.kv_heads)),
              rows_of_keys(inputs.value.by_heads(o.kv_heads)), stored<void>(joined.by_heads(o.heads)), shape},
             options, rules, added);
@@ -271,11 +282,14 @@ void apply_layer_to_cache(const tensor_view<T, 3>& out, const tensor_view<const 
   const auto queries =
       options.query_start ? rotary_positions(*options.query_start) : rotary_positions::starts(options.query_starts);
   place_inputs(inputs, layer, {queries, rotary_positions::starts({starts, c.batch})}, options.executor);
-  cache.append(inputs.key.by_heads(o.kv_heads), inputs.value.by_heads(o.kv_heads), options.query_lengths);
   const layer_columns<T> joined = joined_heads(frame, x, layer);
+  reserve_for_output(joined);
+  pending_append<Stored> pending(cache.state(), starts);
+  cache.append(inputs.key.by_heads(o.kv_heads), inputs.value.by_heads(o.kv_heads), options.query_lengths);
   attend_to_cache<T>(stored<void>(joined.by_heads(o.heads)), stored<const void>(inputs.query.by_heads(o.heads)), shape,
                      cache.state(), options, rules, added);
   finish_layer(out, joined, inputs.gate, layer, options.executor);
+  pending.keep();
 }
 
 }  // namespace detail::inline HEADWAVE_ABI
@@ -340,7 +354,8 @@ class multi_head_attention {
   /// Self-attention of new tokens x [batch, length, d_model] to themselves and all that the cache holds: their keys and
   /// values are appended, then attended to; give causal with more than one. The rows of sample b stand at what was its
   /// length; of a sample with fewer new tokens, only the first query_lengths[b] are appended. Errors: a cache of
-  /// another shape, or full; then it is as before.
+  /// another shape, or full; then it is as before. Without memory (std::bad_alloc), too, but for the keys that a
+  /// rolling cache has forgotten for the new ones: the same call again has the result.
   template <class Out, class X, class Stored, score_rule<T>... Rules>
     requires(output_like<Out, 3> && tensor_like<const X, 3>)
   HEADWAVE_INLINE void apply_into(Out&& out, const X& x, kv_cache<T, Stored>& cache,

@@ -190,14 +190,16 @@ class row_encoder {
   /// call.
   template <class Visit>
   void for_each_row(wide_position first, index rows, Visit visit) {
+    // All at once: memory that is missing is so before the first visit.
+    const index most = rows < turn_group ? rows : turn_group;
+    if (most > buffered_) {
+      buffer_ = frame_.take<T>(checked_product("sinusoidal_encoding", static_cast<std::size_t>(most),
+                                               static_cast<std::size_t>(row_.channels)));
+      buffered_ = most;
+    }
     index done = 0;
     while (done < rows) {
       const index count = rows_of_group(first, rows - done);
-      if (count > buffered_) {
-        buffer_ = frame_.take<T>(checked_product("sinusoidal_encoding", static_cast<std::size_t>(count),
-                                                 static_cast<std::size_t>(row_.channels)));
-        buffered_ = count;
-      }
       write(buffer_, row_.channels, first, count);
       for (index row = 0; row < count; ++row) {
         visit(done + row, static_cast<const T*>(buffer_ + row * row_.channels));

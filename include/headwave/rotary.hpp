@@ -526,7 +526,9 @@ class rotary_embedding {
         magnitude_(detail::rotary_magnitude_of(options)) {}
   HEADWAVE_INLINE rotary_embedding(const rotary_embedding&) = default;
   HEADWAVE_INLINE rotary_embedding(rotary_embedding&&) = default;
-  HEADWAVE_INLINE rotary_embedding& operator=(const rotary_embedding&) = default;
+  HEADWAVE_INLINE rotary_embedding& operator=(const rotary_embedding& other) {
+    return *this = rotary_embedding(other);  // all of it or, without memory, nothing
+  }
   HEADWAVE_INLINE rotary_embedding& operator=(rotary_embedding&&) = default;
   HEADWAVE_INLINE ~rotary_embedding() = default;
 

@@ -15,17 +15,26 @@ namespace support {
 /// Calls of any operator new, on all threads.
 inline std::atomic<std::size_t> allocation_count{0};
 
+/// Pieces of memory that have been given out and not given back, on all threads.
+inline std::atomic<std::ptrdiff_t> live_allocations{0};
+
 /// While true, this thread gets no memory.
 inline thread_local bool allocations_refused = false;
+
+/// So many calls from now on this thread gets no memory once, and afterwards as usual. 0: it always gets some.
+inline thread_local std::size_t calls_until_failure = 0;
 
 // Not inlined, nor is release: g++ would see malloc meet operator delete, and operator new meet free, and warn.
 [[gnu::noinline]] inline void* allocate(std::size_t size, std::size_t alignment) noexcept {
   ++allocation_count;
-  if (allocations_refused) {
+  const bool fails = calls_until_failure > 0 && --calls_until_failure == 0;
+  if (allocations_refused || fails) {
     return nullptr;
   }
   size = (size / alignment + 1) * alignment;
-  return alignment <= alignof(std::max_align_t) ? std::malloc(size) : std::aligned_alloc(alignment, size);
+  void* const memory = alignment <= alignof(std::max_align_t) ? std::malloc(size) : std::aligned_alloc(alignment, size);
+  live_allocations += memory != nullptr;
+  return memory;
 }
 
 inline void* allocate_or_throw(std::size_t size, std::size_t alignment = 1) {
@@ -37,6 +46,7 @@ inline void* allocate_or_throw(std::size_t size, std::size_t alignment = 1) {
 }
 
 [[gnu::noinline]] inline void release(void* memory) noexcept {
+  live_allocations -= memory != nullptr;
   std::free(memory);
 }
 

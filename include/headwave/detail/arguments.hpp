@@ -16,6 +16,13 @@ HEADWAVE_INLINE constexpr index round_up(index n, index multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+HEADWAVE_INLINE constexpr index smaller(index a, index b) {
+  return a < b ? a : b;
+}
+HEADWAVE_INLINE constexpr index larger(index a, index b) {
+  return a > b ? a : b;
+}
+
 /// Positions are taken in groups from a multiple of this number: the sines and cosines of a row are those of the
 /// group's first row, turned by the row's place in the group.
 inline constexpr int turn_group = 16;
@@ -208,8 +215,9 @@ struct attention_arguments {
   bool zero_key;        ///< one more such key whose score and value are zero
 
   rule_arguments<T> rule;
-  index first_sample;  ///< what sample 0 is called before rules and random numbers
-  double dropout;      ///< probability; 0: none
+  index first_sample;   ///< what sample 0 is called before rules and random numbers
+  position_range seen;  ///< no row of a decode call sees a key outside of it
+  double dropout;       ///< probability; 0: none
   std::uint64_t dropout_seed;
 
   strided4<T> lse, maximum, entropy;  ///< channel unused; null: not wanted
@@ -225,6 +233,33 @@ HEADWAVE_INLINE index distance_columns(std::int64_t limit) {
 }
 
 using key_range = position_range;
+
+/// The keys that lengths, causality, the window and the bounds of rules leave to a query at a position.
+template <class T>
+HEADWAVE_INLINE key_range keys_at(const attention_arguments<T>& a, index batch, std::int64_t position) {
+  std::int64_t first = 0, last = a.key_length;
+  if (a.key_starts) {
+    first = larger(first, a.key_starts[batch]);
+  }
+  if (a.key_lengths) {
+    last = smaller(last, a.key_lengths[batch]);
+  }
+  if (a.causal) {
+    last = smaller(last, saturated_sum(position, 1));
+  }
+  if (a.window_left != INT64_MAX) {
+    first = larger(first, saturated_sum(position, -a.window_left));
+  }
+  if (a.window_right != INT64_MAX) {
+    last = smaller(last, saturated_sum(saturated_sum(position, a.window_right), 1));
+  }
+  if (a.rule.keys_for) {
+    const key_range bound = a.rule.keys_for(a.rule.object, position_for_rules(position));
+    first = larger(first, bound.first);
+    last = smaller(last, bound.last);
+  }
+  return first < last ? key_range{first, last} : key_range{0, 0};
+}
 
 /// What an attention task knows of one of its rows.
 struct attention_row {
@@ -330,7 +365,7 @@ enum class decode_pass { scores, values, finish };
 template <class T>
 struct decode_plan {
   index rows;                       ///< query rows of a key/value head
-  index first_block, blocks;        ///< key blocks, without those that no longer exist
+  index first_block, blocks;        ///< key blocks that some row sees
   index task_heads, head_groups;    ///< key/value heads of a task
   index task_blocks, block_groups;  ///< key blocks of a task
   index tasks;                      ///< of the first two passes; the last has one for each sample and group of heads
@@ -345,8 +380,8 @@ struct decode_plan {
 
   HEADWAVE_INLINE decode_plan(const attention_arguments<T>& a, index wanted)
       : rows(a.query_length * (a.heads / a.kv_heads)),
-        first_block(first_key(a) / key_block),
-        blocks((a.key_length + key_block - 1) / key_block - first_block),
+        first_block(a.seen.first / key_block),
+        blocks((a.seen.last + key_block - 1) / key_block - first_block),
         row_parts(a, rows, head_parts) {
     // A task reads at least a KiB at a time, and two blocks.
     const index smallest = (static_cast<index>(1024 / sizeof(T)) + a.head_dim) / (a.head_dim + 1);
@@ -376,15 +411,6 @@ struct decode_plan {
     maxima = head.take(blocks * rows);
     head_size = head.size;
     shared_size = a.batch * a.kv_heads * head_size;
-  }
-
- private:
-  HEADWAVE_INLINE static index first_key(const attention_arguments<T>& a) {
-    index first = a.key_starts ? a.key_length : 0;
-    for (index b = 0; a.key_starts && b < a.batch; ++b) {
-      first = a.key_starts[b] < first ? a.key_starts[b] : first;
-    }
-    return first;
   }
 };
 

@@ -37,7 +37,9 @@ struct packed_layer {
   HEADWAVE_INLINE packed_layer() = default;
   HEADWAVE_INLINE packed_layer(const packed_layer&) = default;
   HEADWAVE_INLINE packed_layer(packed_layer&&) = default;
-  HEADWAVE_INLINE packed_layer& operator=(const packed_layer&) = default;
+  HEADWAVE_INLINE packed_layer& operator=(const packed_layer& other) {
+    return *this = packed_layer(other);  // all of it or, without memory, nothing
+  }
   HEADWAVE_INLINE packed_layer& operator=(packed_layer&&) = default;
   HEADWAVE_INLINE ~packed_layer() = default;
 
@@ -176,10 +178,10 @@ void pack_layer(packed_layer<T>& layer, multi_head_attention_weights<T> w) {
                                              w.bias_v,           w.q_norm_weight,     w.k_norm_weight};
   std::size_t size = 0;
   for (const auto& matrix : matrices) {
-    size += packed_size<T>(layer_name, matrix.extent(0), matrix.extent(1));
+    size = checked_sum(layer_name, size, packed_size<T>(layer_name, matrix.extent(0), matrix.extent(1)));
   }
   for (const auto& vector : vectors) {
-    size += vector.data() ? padded_columns<T>(vector.extent(0)) : 0;
+    size = checked_sum(layer_name, size, vector.data() ? padded_columns<T>(vector.extent(0)) : 0);
   }
   layer.memory = tensor<T, 1>({size}, uninitialized);
   std::size_t next = 0;

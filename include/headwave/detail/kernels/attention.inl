@@ -51,32 +51,6 @@ struct attention_task {
     return reinterpret_cast<unsigned char*>(workspace + parts.hidden) + tile_row * key_block;
   }
 
-  /// The keys that causality, window and key length leave to a row at a position.
-  key_range keys_at(std::int64_t position) const {
-    std::int64_t first = 0, last = a.key_length;
-    if (a.key_starts) {
-      first = larger(first, a.key_starts[batch]);
-    }
-    if (a.key_lengths) {
-      last = smaller(last, a.key_lengths[batch]);
-    }
-    if (a.causal) {
-      last = smaller(last, saturated_sum(position, 1));
-    }
-    if (a.window_left != INT64_MAX) {
-      first = larger(first, saturated_sum(position, -a.window_left));
-    }
-    if (a.window_right != INT64_MAX) {
-      last = smaller(last, saturated_sum(saturated_sum(position, a.window_right), 1));
-    }
-    if (a.rule.keys_for) {
-      const key_range bound = a.rule.keys_for(a.rule.object, position_for_rules(position));
-      first = larger(first, bound.first);
-      last = smaller(last, bound.last);
-    }
-    return first < last ? key_range{first, last} : key_range{0, 0};
-  }
-
   /// Finds out what stands in row_of.
   void place_rows() const {
     const std::int64_t start = a.query_starts ? a.query_starts[batch] : a.query_start;
@@ -85,7 +59,8 @@ struct attention_task {
       const std::int64_t position = saturated_sum(start, query);
       const bool present = !a.query_lengths || query < a.query_lengths[batch];
       const index weight_row = !a.weights.data ? -1 : a.weight_rows ? a.weight_rows[query] : query;
-      row_of(r) = {query, kv_head * group + head, weight_row, position, present ? keys_at(position) : key_range{0, 0}};
+      row_of(r) = {query, kv_head * group + head, weight_row, position,
+                   present ? keys_at(a, batch, position) : key_range{0, 0}};
       if (++head == group) {
         head = 0;
         ++query;

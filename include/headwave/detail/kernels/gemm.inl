@@ -12,13 +12,6 @@
 
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
-HEADWAVE_INLINE index smaller(index a, index b) {
-  return a < b ? a : b;
-}
-HEADWAVE_INLINE index larger(index a, index b) {
-  return a > b ? a : b;
-}
-
 template <class T, int Rows, int Panels>
 struct tile {
   vec<T> at[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Panels)];
