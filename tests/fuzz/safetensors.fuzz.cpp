@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../examples/support/safetensors.hpp"
 #include "finding.hpp"
+#include "support/random.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 namespace {
 
+using support::random_source;
 using support::safetensors;
 
 /// Whether an action succeeds; it may only fail as the reader says.
@@ -62,17 +64,57 @@ void read_all(std::vector<char> bytes) {
   });
 }
 
+/// A file with its header's length in front.
+std::vector<char> file_of(const std::string& header_and_data, std::uint64_t header_length) {
+  std::vector<char> file(sizeof(header_length));
+  std::memcpy(file.data(), &header_length, sizeof(header_length));
+  file.insert(file.end(), header_and_data.begin(), header_and_data.end());
+  return file;
+}
+
+/// A file of some tensors, in which most things are as they should be.
+std::vector<char> drawn_file(random_source& random) {
+  const auto number = [&](std::uint64_t right) {
+    const char* const odd[] = {"null", "-1", "1.5", "\"1\"", "[1]", "{}", "1e999", "18446744073709551616"};
+    const std::uint64_t other[] = {right + 1, right - 1, 2 * right, 0, std::uint64_t{1} << 62, ~std::uint64_t{0}};
+    return random.chance(0.95)  ? std::to_string(right)
+           : random.chance(0.7) ? std::to_string(other[random.integer(0, 5)])
+                                : std::string(odd[random.integer(0, 7)]);
+  };
+  std::string header = "{";
+  std::uint64_t end = 0;
+  for (std::size_t n = 0, count = random.integer(0, 4); n < count; ++n) {
+    const char* const dtypes[] = {"F32", "BOOL", "I8", "F64", "I64", "U16", "BF16", "F33"};
+    const std::uint64_t sizes[] = {4, 1, 1, 8, 8, 2, 2, 4};
+    const std::size_t dtype = random.integer(0, 7);
+    std::uint64_t size = sizes[dtype];
+    std::string shape;
+    for (std::size_t axis = 0, rank = random.integer(0, 3); axis < rank; ++axis) {
+      const std::uint64_t extent = random.integer(0, 5);
+      shape += (axis ? "," : "") + number(extent);
+      size *= extent;
+    }
+    header += (n ? ",\"" : "\"") + std::string(1, static_cast<char>('a' + random.integer(0, 9))) + "\":{\"dtype\":\"" +
+              dtypes[dtype] + "\",\"shape\":[" + shape + "],\"data_offsets\":[" + number(end) + "," +
+              number(end + size) + "]}";
+    end += size;
+  }
+  header += "}";
+  const std::uint64_t length = header.size();
+  for (std::uint64_t n = 0; n < end; ++n) {
+    header += static_cast<char>(random.integer(0, 2));
+  }
+  return file_of(header, length);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::vector<char> bytes(data, data + size);
-  read_all(bytes);
-  // The same as a header, which ends before the first byte of value zero, and data, with the length that is right.
-  const auto end = std::find(bytes.begin(), bytes.end(), '\0');
-  const std::uint64_t length = static_cast<std::uint64_t>(end - bytes.begin());
-  std::vector<char> file(sizeof(length));
-  std::memcpy(file.data(), &length, sizeof(length));
-  file.insert(file.end(), bytes.begin(), bytes.end());
-  read_all(std::move(file));
+  const std::string bytes(data, data + size);
+  read_all({bytes.begin(), bytes.end()});
+  // The same as header, which ends before the first byte of value zero, and data.
+  read_all(file_of(bytes, (std::min)(bytes.find('\0'), size)));
+  random_source random({data, size});
+  read_all(drawn_file(random));
   return 0;
 }
