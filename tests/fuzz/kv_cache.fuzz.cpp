@@ -150,7 +150,7 @@ class cache_beside_model {
   }
 
   void truncate_sample() {
-    const std::size_t b = random_.integer(0, options_.batch - (random_.chance(0.95) ? 1 : 0));
+    const std::size_t b = random_.integer(0, options_.batch - (random_.chance(0.05) ? 0 : 1));
     const std::int64_t length = draw_length();
     if (done(b < options_.batch && may_have(samples_[b], length),
              "truncate sample " + std::to_string(b) + " to " + std::to_string(length),
