@@ -8,6 +8,8 @@
 #include "support/random_rules.hpp"
 #include "wrong_calls.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>

@@ -11,8 +11,8 @@
 #include <string>
 
 /// \file
-/// Trees of mask combinations with any numbers that masks may have, asked about positions up to 2^62 on both sides of
-/// 0: each pair is seen as formulas say, and what masks tell about ranges and regions is true.
+/// Trees of mask combinations with any numbers that masks may have, asked about all positions that they are made for:
+/// each pair is seen as formulas say, and what masks tell about ranges and regions is true.
 
 namespace hw = headwave;
 

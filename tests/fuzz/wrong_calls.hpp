@@ -8,6 +8,7 @@
 #include "support/random.hpp"
 #include "support/random_attention.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
