@@ -45,10 +45,7 @@ TEMPLATE_TEST_CASE("small shapes with random options", "[attention][random]", fl
     s.head_dim = random.pick({0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24});
     s.value_dim = random.pick({0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24});
     const random_problem<TestType> problem(s, random, 0.3);
-    const spacing layout{random.chance(0.5)   ? 1
-                         : random.chance(0.5) ? 2
-                                              : -1,
-                         random.integer(0, 4), random.chance(0.3)};
+    const spacing layout = support::draw_spacing(random);
     const std::string faults = faults_of(problem, layout);
     if (!faults.empty() && ++count <= 5) {
       failures += "problem " + std::to_string(n) + ", sizes " + text_of_sizes(s) + "\n" + faults;

@@ -211,37 +211,6 @@ std::string with_rules(mask_source& masks, random_source& random, Visit visit) {
   }
 }
 
-problem_sizes draw_sizes(random_source& random, int n) {
-  problem_sizes s{};
-  s.batch = random.integer(1, 2);
-  s.kv_heads = random.integer(1, 2);
-  s.heads = s.kv_heads * random.pick({1, 1, 2, 3});
-  s.head_dim = random.pick({0, 1, 2, 3, 7, 8, 9, 16, 17});
-  s.value_dim = random.pick({0, 1, 2, 3, 7, 8, 9, 16, 17});
-  s.query_length = random.pick({0, 1, 1, 2, 3, 5, 8, 13, 24});
-  s.key_length = random.pick({0, 1, 2, 3, 7, 8, 15, 16, 17, 24});
-  if (n % 30 == 1) {  // more than one block of keys, few queries or many
-    s.key_length = random.pick({255, 256, 257, 300});
-    s.query_length = random.pick({1, 2, 11});
-    s.heads = s.kv_heads * random.pick({1, 2});
-  }
-  if (n % 300 == 2) {  // as much work as threads are asked for
-    const bool decode = random.chance(0.5);
-    s = {2, 24, 300, 6, 3, 17, 17};
-    if (decode) {
-      s.query_length = 2;
-      s.key_length = 1000;
-    }
-  }
-  if (random.chance(0.2)) {
-    s.sequences = random.integer(1, 5);
-    s.query_length *= s.batch;
-    s.key_length *= s.batch;
-    s.batch = 1;
-  }
-  return s;
-}
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("random compositions of everything", "[attention][composition]", float, double) {
@@ -250,13 +219,10 @@ TEMPLATE_TEST_CASE("random compositions of everything", "[attention][composition
   for (int n = 0; n < compositions; ++n) {
     // Each composition has a seed of its own, so that it can be run alone.
     random_source random(1'000'000 * sizeof(TestType) + static_cast<std::uint64_t>(n));
-    const problem_sizes s = draw_sizes(random, n);
+    const problem_sizes s = support::draw_sizes(random, n);
     const random_problem<TestType> problem(s, random, random.uniform(0, 0.4));
     mask_source masks(random, s.sequences ? s.sequences : s.batch, s.heads, (std::max)(s.query_length, s.key_length));
-    const spacing layout{random.chance(0.5)   ? 1
-                         : random.chance(0.5) ? 2
-                                              : -1,
-                         random.integer(0, 4), random.chance(0.3)};
+    const spacing layout = support::draw_spacing(random);
     const std::string faults = with_rules<TestType>(
         masks, random, [&](const std::string& text, const std::vector<oracle::rule>& meanings, const auto&... rules) {
           std::string found =

@@ -4,6 +4,7 @@
 #include "support/catch.hpp"
 #include "support/compare.hpp"
 #include "support/random.hpp"
+#include "support/stored.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,32 +19,9 @@ using support::error_of;
 using support::lacks;
 using support::random_source;
 using support::same_bits;
+using support::stored_and_read;
 
 namespace {
-
-/// What a cache that stores a row as Stored gives back: the row's own rounding, worked out apart from the library's.
-template <class Stored, class T>
-hw::tensor<T, 4> stored_and_read(const hw::tensor<T, 4>& x) {
-  hw::tensor<T, 4> result(x.extents());
-  const std::size_t width = x.extent(3);
-  for (std::size_t row = 0; row < x.size() / (std::max<std::size_t>)(width, 1); ++row) {
-    const T* const source = x.data() + row * width;
-    T* const target = result.data() + row * width;
-    T largest = 0;
-    for (std::size_t c = 0; c < width; ++c) {
-      largest = (std::max)(largest, std::fabs(source[c]));
-    }
-    for (std::size_t c = 0; c < width; ++c) {
-      if constexpr (std::is_same_v<Stored, std::int8_t>) {
-        const T inverse = largest > 0 ? 127 / largest : T(0);
-        target[c] = std::round(source[c] * inverse) * (largest / 127);
-      } else {
-        target[c] = static_cast<T>(static_cast<Stored>(source[c]));
-      }
-    }
-  }
-  return result;
-}
 
 struct problem {
   hw::tensor<float, 4> q, k, v;
@@ -259,6 +237,7 @@ TEST_CASE("what does not fit is refused, and changes nothing", "[kv_cache]") {
   CHECK(lacks(error_of([&] { cache.append(p.q, p.v); }), {"kv_cache::append", "kv_heads", "[1, 4, 2, 8]"}) == "");
   CHECK(lacks(error_of([&] { cache.truncate(0, 5); }), {"kv_cache::truncate", "5"}) == "");
   CHECK(lacks(error_of([&] { cache.truncate(0, -1); }), {"kv_cache::truncate", "-1"}) == "");
+  CHECK(lacks(error_of([&] { cache.truncate(1, 0); }), {"kv_cache::truncate", "no sample 1 of 1"}) == "");
   const std::vector<std::int64_t> sources{1};
   CHECK(lacks(error_of([&] { cache.reorder(sources); }), {"kv_cache::reorder"}) == "");
   CHECK(lacks(error_of([&] { hw::kv_cache<float>({.head_dim = 3}); }), {"kv_cache", "capacity"}) == "");
@@ -268,4 +247,25 @@ TEST_CASE("what does not fit is refused, and changes nothing", "[kv_cache]") {
   const std::vector<std::int32_t> table{0, 7};
   const hw::paged_view<float> pages{p.k, {table, {1, 2}}};
   CHECK(lacks(error_of([&] { hw::scaled_dot_product_attention(p.q, pages, pages); }), {"key.table", "7"}) == "");
+}
+
+TEST_CASE("a length that one sample refuses changes no other", "[kv_cache]") {
+  random_source random(9);
+  const problem p(2, 5, 1, 1, 4, 4, random);
+  hw::kv_cache<float> cache({.batch = 2, .capacity = 3, .head_dim = 4, .rolling = true});
+  const std::vector<std::int64_t> counts{3, 5};
+  cache.append(p.k, p.v, counts);
+  CHECK(lacks(error_of([&] { cache.truncate(1); }), {"kv_cache::truncate", "sample 1 has 2 .. 5"}) == "");
+  CHECK(cache.lengths()[0] == 3);
+  cache.truncate(2);
+  CHECK(cache.lengths()[0] == 2);
+  CHECK(cache.lengths()[1] == 2);
+}
+
+TEST_CASE("heads of no channels are counted as any", "[kv_cache]") {
+  hw::kv_cache<float> cache({.batch = 2, .capacity = 3});
+  const hw::tensor<float, 4> none({2, 3, 1, 0});
+  cache.append(none, none);
+  CHECK(cache.lengths()[1] == 3);
+  CHECK(hw::scaled_dot_product_attention(none, cache).extents() == none.extents());
 }

@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/compare.hpp"
+#include "support/masks.hpp"
 #include "support/random.hpp"
 #include "support/random_rules.hpp"
 
@@ -24,16 +25,12 @@ using support::error_of;
 using support::lacks;
 using support::mask_source;
 using support::random_source;
+using support::text_of;
 
 namespace {
 
 constexpr std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t highest = std::numeric_limits<std::int64_t>::max();
-
-std::string text_of(const hw::score_position& at) {
-  return "sample " + std::to_string(at.batch) + ", head " + std::to_string(at.head) + ", query " +
-         std::to_string(at.query) + ", key " + std::to_string(at.key);
-}
 
 /// Where a mask is not as it should be, for positions about zero.
 template <class Mask, class Wanted>
@@ -73,17 +70,8 @@ std::string false_statement(const any_mask& mask, random_source& random, std::in
     region.heads.last = between(region.heads.first + 1, 2);
     region.queries.last = between(region.queries.first + 1, last);
     region.keys.last = between(region.keys.first + 1, last);
-    const hw::visibility told = mask.sees(region);
-    for (std::int64_t head = region.heads.first; head < region.heads.last; ++head) {
-      for (std::int64_t query = region.queries.first; query < region.queries.last; ++query) {
-        for (std::int64_t key = region.keys.first; key < region.keys.last; ++key) {
-          const hw::score_position at{region.batch, head, query, key};
-          if (told != hw::visibility::some && mask(at) != (told == hw::visibility::all)) {
-            return std::string(told == hw::visibility::all ? "hidden in a region of all: " : "seen in one of none: ") +
-                   text_of(at);
-          }
-        }
-      }
+    if (const std::string fault = support::false_statement(mask, region); !fault.empty()) {
+      return fault;
     }
   }
   return {};

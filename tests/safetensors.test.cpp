@@ -236,6 +236,11 @@ TEST_CASE("safetensors: headers that are not what they should be", "[safetensors
   CHECK(error_of(file_of("{} {}")).rfind("f: header is not JSON: ", 0) == 0);
   CHECK(error_of(file_of("{\"x\": 1e999}")).rfind("f: header is not JSON: ", 0) == 0);
   CHECK(error_of(file_of("{\"\xff\": 1}")).rfind("f: header is not JSON: ", 0) == 0);
+  for (const std::size_t depth : {std::size_t{5}, std::size_t{1'000'000}}) {
+    CHECK(error_of("\"x\": " + std::string(depth, '[') + std::string(depth, ']'), 0) ==
+          "f: header is nested too deeply");
+  }
+  CHECK(error_of(file_of(std::string(1'000'000, '['))) == "f: header is nested too deeply");
   CHECK(error_of(file_of("[1]")) == "f: header is a JSON array, not an object");
   CHECK(error_of(file_of("null")) == "f: header is a JSON null, not an object");
   CHECK(error_of("\"__metadata__\": 1", 0) == "f: __metadata__ is not an object");

@@ -166,14 +166,19 @@ class safetensors {
     data_start_ = sizeof(length) + static_cast<std::size_t>(length);
     // JSON lets a later member replace an earlier one of the same name; here that would silently lose a tensor.
     std::set<std::string> seen;
-    const auto unique = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    // What is nested is copied and destroyed by recursion, so that its depth is bounded here.
+    constexpr int most_depth = 4;
+    const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+      if (depth > most_depth) {
+        fail("header is nested too deeply");
+      }
       if (depth == 1 && event == nlohmann::json::parse_event_t::key && !seen.insert(parsed.get<std::string>()).second) {
         fail(parsed.get<std::string>(), "named twice in the header");
       }
       return true;
     };
     try {
-      nlohmann::json header = nlohmann::json::parse(first, first + length, unique);
+      nlohmann::json header = nlohmann::json::parse(first, first + length, check);
       if (!header.is_object()) {
         fail(std::string("header is a JSON ") + header.type_name() + ", not an object");
       }

@@ -109,7 +109,9 @@ void store_position(tensor<Stored, 4>& target, tensor<float, 3>& scales, const t
   for (std::size_t h = 0; h < x.extent(2); ++h) {
     const T* const source = x.data() + static_cast<index>(b) * x.stride(0) + static_cast<index>(row) * x.stride(1) +
                             static_cast<index>(h) * x.stride(2);
-    const float scale = store_row(&target(b, place, h, 0u), source, x.stride(3), x.extent(3));
+    // Not an element's address: a row may have none.
+    Stored* const row_of_head = target.data() + ((b * target.extent(1) + place) * x.extent(2) + h) * x.extent(3);
+    const float scale = store_row(row_of_head, source, x.stride(3), x.extent(3));
     if (!scales.empty()) {
       scales(b, place, h) = scale;
     }
@@ -156,14 +158,29 @@ void append_to_cache(cache_state<Stored>& cache, const tensor_view<const T, 4>& 
   }
 }
 
+/// Errors as of truncate.
 template <class Stored>
-void truncate_cache(cache_state<Stored>& cache, std::size_t b, std::int64_t length) {
+void check_truncation(const cache_state<Stored>& cache, std::size_t b, std::int64_t length) {
+  if (b >= cache.shape.batch) {
+    fail("kv_cache::truncate", "no sample " + std::to_string(b) + " of " + std::to_string(cache.shape.batch));
+  }
   if (length < cache.start(b) || length > cache.length(b)) {
     fail("kv_cache::truncate", "a length must lie between the first key that is kept and the present length: " +
                                    std::to_string(length) + ", sample " + std::to_string(b) + " has " +
                                    std::to_string(cache.start(b)) + " .. " + std::to_string(cache.length(b)));
   }
-  cache.length(b) = length;
+}
+
+/// Every sample that is longer gets a length, or none does.
+template <class Stored>
+void truncate_cache(cache_state<Stored>& cache, std::int64_t length) {
+  const auto shorter = [&](std::size_t b) { return length < cache.length(b) ? length : cache.length(b); };
+  for (std::size_t b = 0; b < cache.shape.batch; ++b) {
+    check_truncation(cache, b, shorter(b));
+  }
+  for (std::size_t b = 0; b < cache.shape.batch; ++b) {
+    cache.length(b) = shorter(b);
+  }
 }
 
 template <class X>
@@ -330,14 +347,11 @@ class kv_cache {
   }
 
   /// Forgets the keys from a length on, of every sample or of one: drafts that were rejected. Errors: longer than the
-  /// sample, or before its first key.
-  HEADWAVE_INLINE void truncate(std::int64_t length) {
-    for (std::size_t b = 0; b < state_.shape.batch; ++b) {
-      truncate(b, length < state_.length(b) ? length : state_.length(b));
-    }
-  }
+  /// one sample, before the first key of any, or no such sample. Then nothing is forgotten.
+  HEADWAVE_INLINE void truncate(std::int64_t length) { detail::truncate_cache(state_, length); }
   HEADWAVE_INLINE void truncate(std::size_t sample, std::int64_t length) {
-    detail::truncate_cache(state_, sample, length);
+    detail::check_truncation(state_, sample, length);
+    state_.length(sample) = length;
   }
 
   /// Sample b becomes what sample sources[b] was, for beam search. sources: [batch], may repeat. Errors: a sample that

@@ -8,8 +8,9 @@
 
 /// \file
 /// Masks that are often wanted, to be given to attention as they are or combined by &&, || and !: see score_rule.hpp.
-/// Each says by its formula which key j a query at position i sees, for positions up to 2^62 on both sides of 0. What a
-/// mask hides is skipped in groups of keys where the mask can tell, and where all is visible nothing is asked.
+/// Each says by its formula which key j a query at position i sees, for positions i up to 2^62 on both sides of 0 and
+/// keys j from 0 to 2^62 - 1. What a mask hides is skipped in groups of keys where the mask can tell, and where all is
+/// visible nothing is asked.
 ///
 /// A count, size or stride that is too small, such as a chunk_mask of 0, is an error (shape_error).
 

@@ -31,6 +31,23 @@ class attention_outputs {
            mean_weights.intact() && key_mass.intact();
   }
 
+  bool untouched() const {
+    return out.untouched() && lse.untouched() && maximum.untouched() && entropy.untouched() && weights.untouched() &&
+           mean_weights.untouched() && key_mass.untouched();
+  }
+
+  /// Makes options ask for all of them.
+  void ask(hw::attention_options<T>& options) const {
+    options.lse = lse.view();
+    options.maximum = maximum.view();
+    options.entropy = entropy.view();
+    options.key_mass = key_mass.view();
+    if (!options.query_offsets.data()) {
+      options.weights = weights.view();
+      options.mean_weights = mean_weights.view();
+    }
+  }
+
   window<T, 4> out;
   window<T, 3> lse, maximum, entropy;
   window<T, 4> weights;
@@ -78,14 +95,7 @@ std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> 
     hw::scaled_dot_product_attention_into(outputs.out.view(), q, k, v, options, rules...);
   };
   attention_outputs<value_type> all(q, k, v, options, layout);
-  options.lse = all.lse.view();
-  options.maximum = all.maximum.view();
-  options.entropy = all.entropy.view();
-  options.key_mass = all.key_mass.view();
-  if (!packed_sequences) {
-    options.weights = all.weights.view();
-    options.mean_weights = all.mean_weights.view();
-  }
+  all.ask(options);
   run(all);
   const oracle::attention_result expected = oracle::attention(q, k, v, bare, meanings);
 

@@ -24,6 +24,34 @@ inline hw::tensor<std::uint64_t, 4> random_words(std::size_t samples, std::size_
   return result;
 }
 
+inline std::string text_of(const hw::score_position& at) {
+  return "sample " + std::to_string(at.batch) + ", head " + std::to_string(at.head) + ", query " +
+         std::to_string(at.query) + ", key " + std::to_string(at.key);
+}
+
+/// Where a mask says something false about a region, or about the keys of one of its queries. Empty if all is well.
+template <class Mask>
+std::string false_statement(const Mask& mask, const hw::score_region& region) {
+  const hw::visibility told = mask.sees(region);
+  for (std::int64_t query = region.queries.first; query < region.queries.last; ++query) {
+    const hw::position_range keys = mask.keys_for(query);
+    for (std::int64_t head = region.heads.first; head < region.heads.last; ++head) {
+      for (std::int64_t key = region.keys.first; key < region.keys.last; ++key) {
+        const hw::score_position at{region.batch, head, query, key};
+        const bool visible = mask(at);
+        if (told != hw::visibility::some && visible != (told == hw::visibility::all)) {
+          return (visible ? "seen in a region of none: " : "hidden in a region of all: ") + text_of(at);
+        }
+        // Keys have numbers from 0 on.
+        if (visible && key >= 0 && (key < keys.first || key >= keys.last)) {
+          return "seen outside of keys_for: " + text_of(at);
+        }
+      }
+    }
+  }
+  return {};
+}
+
 /// What masks and rules were asked.
 struct calls {
   std::size_t count = 0, regions = 0, bad_regions = 0;

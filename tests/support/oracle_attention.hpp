@@ -93,24 +93,25 @@ struct attention_problem {
   std::size_t key_length() const { return k.value.extent(1) - appended; }
   std::size_t kv_head(std::size_t head) const { return head / (heads() / k.value.extent(2)); }
 
-  /// Positions of 64 bits and their sums are exact in long double.
+  /// Positions of 64 bits and their sums are exact in long double; a position past their end is the last one.
   real position(std::size_t sample, std::size_t row) const {
     const real start = !options.query_starts.empty() ? static_cast<real>(options.query_starts[first_sample + sample])
                        : options.query_start         ? static_cast<real>(*options.query_start)
                                              : static_cast<real>(key_length()) - static_cast<real>(q.value.extent(1));
-    return start + static_cast<real>(row);
+    return (std::min)(start + static_cast<real>(row), static_cast<real>(std::numeric_limits<std::int64_t>::max()));
   }
 
   /// at is [batch, head, query, key].
   hw::score_position score_position(const extents<4>& at) const {
-    const real query = position(at[0], at[2]);
-    constexpr std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
-    constexpr std::int64_t highest = std::numeric_limits<std::int64_t>::max();
     return {static_cast<std::int64_t>(first_sample + at[0]), static_cast<std::int64_t>(at[1]),
-            query <= static_cast<real>(lowest)    ? lowest
-            : query >= static_cast<real>(highest) ? highest
-                                                  : static_cast<std::int64_t>(query),
-            static_cast<std::int64_t>(at[3])};
+            static_cast<std::int64_t>(position(at[0], at[2])), static_cast<std::int64_t>(at[3])};
+  }
+  /// The same as rules see it.
+  hw::score_position rule_position(const extents<4>& at) const {
+    constexpr std::int64_t most = std::int64_t{1} << 62;
+    hw::score_position seen = score_position(at);
+    seen.query = std::clamp(seen.query, -most, most);
+    return seen;
   }
 
   /// The bias of the distance between a query and a key.
@@ -144,7 +145,7 @@ struct attention_problem {
             static_cast<real>(at[2]) < static_cast<real>(options.query_lengths[sample])) &&
            (options.key_lengths.empty() || key < static_cast<real>(options.key_lengths[sample])) &&
            std::all_of(rules.begin(), rules.end(),
-                       [&](const rule& r) { return !r.visible || r.visible(score_position(at)); });
+                       [&](const rule& r) { return !r.visible || r.visible(rule_position(at)); });
   }
 
   /// Adds the final score of one key to a row, unless a rule hides it.
@@ -196,7 +197,7 @@ struct attention_problem {
     }
     for (const rule& r : rules) {
       if (counted && r.score) {
-        r.score(score, error, score_position(at));
+        r.score(score, error, rule_position(at));
       }
     }
     if (score != -std::numeric_limits<real>::infinity()) {

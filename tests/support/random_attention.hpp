@@ -25,6 +25,45 @@ inline std::string text_of_sizes(const problem_sizes& s) {
       extents<8>{s.batch, s.query_length, s.key_length, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.sequences});
 }
 
+/// n: which of 300 kinds; few of them have more than one block of keys, or work for several threads.
+inline problem_sizes draw_sizes(random_source& random, int n) {
+  problem_sizes s{};
+  s.batch = random.integer(1, 2);
+  s.kv_heads = random.integer(1, 2);
+  s.heads = s.kv_heads * random.pick({1, 1, 2, 3});
+  s.head_dim = random.pick({0, 1, 2, 3, 7, 8, 9, 16, 17});
+  s.value_dim = random.pick({0, 1, 2, 3, 7, 8, 9, 16, 17});
+  s.query_length = random.pick({0, 1, 1, 2, 3, 5, 8, 13, 24});
+  s.key_length = random.pick({0, 1, 2, 3, 7, 8, 15, 16, 17, 24});
+  if (n % 30 == 1) {  // more than one block of keys, few queries or many
+    s.key_length = random.pick({255, 256, 257, 300});
+    s.query_length = random.pick({1, 2, 11});
+    s.heads = s.kv_heads * random.pick({1, 2});
+  }
+  if (n % 300 == 2) {  // as much work as threads are asked for
+    const bool decode = random.chance(0.5);
+    s = {2, 24, 300, 6, 3, 17, 17};
+    if (decode) {
+      s.query_length = 2;
+      s.key_length = 1000;
+    }
+  }
+  if (random.chance(0.2)) {
+    s.sequences = random.integer(1, 5);
+    s.query_length *= s.batch;
+    s.key_length *= s.batch;
+    s.batch = 1;
+  }
+  return s;
+}
+
+/// How operands and results lie in memory.
+inline spacing draw_spacing(random_source& random) {
+  const std::ptrdiff_t last_stride = random.chance(0.5) ? 1 : random.chance(0.5) ? 2 : -1;
+  const std::size_t gap = random.integer(0, 4);
+  return {last_stride, gap, random.chance(0.3)};
+}
+
 /// Inputs and options drawn at random, with the memory that the options look at.
 template <class T>
 struct random_problem {
@@ -36,7 +75,9 @@ struct random_problem {
   std::vector<T> slopes, sinks, head_scales;
   hw::attention_options<T> options;
 
-  random_problem(const problem_sizes& s, random_source& random, double option_chance) : shape(s) {
+  /// extreme: positions and windows are also any that these may be.
+  random_problem(const problem_sizes& s, random_source& random, double option_chance, bool extreme = false)
+      : shape(s), extreme_(extreme) {
     q = random.tensor<T>({s.batch, s.query_length, s.heads, s.head_dim});
     k = random.tensor<T>({s.batch, s.key_length, s.kv_heads, s.head_dim});
     v = random.tensor<T>({s.batch, s.key_length, s.kv_heads, s.value_dim});
@@ -48,6 +89,8 @@ struct random_problem {
   random_problem(const random_problem&) = delete;
 
  private:
+  bool extreme_;
+
   std::size_t samples() const { return shape.sequences ? shape.sequences : shape.batch; }
 
   /// 1, or an extent of the scores.
@@ -72,9 +115,11 @@ struct random_problem {
     if (wanted() && pairs_exist) {
       bias = random.tensor<T>({broadcast(random, s.batch), broadcast(random, s.heads),
                                broadcast(random, s.query_length), broadcast(random, s.key_length)});
-      for (T& x : bias) {
-        x = random.chance(0.2) ? nothing : x;
-      }
+      random.in_bulk([&](random_source& source) {
+        for (T& x : bias) {
+          x = source.chance(0.2) ? nothing : x;
+        }
+      });
       options.bias = bias;
     }
     if (wanted()) {
@@ -106,6 +151,11 @@ struct random_problem {
     const problem_sizes& s = shape;
     const auto integer = [&](std::size_t high) { return static_cast<std::int64_t>(random.integer(0, high)); };
     const auto position = [&] {
+      if (extreme_ && random.chance(0.2)) {
+        // So far from every key, penalties are too large to tell keys apart.
+        options.alibi_slopes = {};
+        return random.extreme();
+      }
       return integer(s.key_length + s.query_length + 2) - static_cast<std::int64_t>(s.query_length) - 1;
     };
     const auto for_each_sample = [&](std::vector<std::int64_t>& values, auto draw) {
@@ -133,11 +183,14 @@ struct random_problem {
     } else if (wanted()) {
       options.query_starts = for_each_sample(query_starts, position);
     }
+    const auto distance = [&] {
+      return extreme_ && random.chance(0.2) ? (std::max)(std::int64_t{0}, random.extreme()) : integer(s.key_length + 1);
+    };
     if (wanted()) {
-      options.window.left = integer(s.key_length + 1);
+      options.window.left = distance();
     }
     if (wanted()) {
-      options.window.right = integer(s.key_length + 1);
+      options.window.right = distance();
     }
     if (wanted()) {
       options.query_lengths = for_each_sample(query_lengths, [&] { return integer(s.query_length); });

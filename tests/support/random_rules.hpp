@@ -7,6 +7,7 @@
 #include "support/oracle_attention.hpp"
 #include "support/random.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
@@ -22,11 +23,14 @@
 
 namespace support {
 
-/// A mask of any type, which tells what that tells.
+/// A mask of any type, which tells what that tells, and may know what it means by a formula apart from the library's.
 class any_mask {
  public:
+  using formula = std::function<bool(hw::score_position)>;
+
   template <hw::score_mask Mask>
-  any_mask(std::string text, const Mask& mask) : text_(std::move(text)), seen_(mask) {
+  any_mask(std::string text, const Mask& mask, formula meaning = {})
+      : text_(std::move(text)), seen_(mask), meaning_(std::move(meaning)) {
     if constexpr (requires { mask.keys_for(std::int64_t{}); }) {
       keys_for_ = [mask](std::int64_t query) { return mask.keys_for(query); };
     }
@@ -36,6 +40,8 @@ class any_mask {
   }
 
   const std::string& text() const { return text_; }
+
+  bool meaning(hw::score_position at) const { return meaning_ ? meaning_(at) : seen_(at); }
 
   bool operator()(hw::score_position at) const { return seen_(at); }
   hw::position_range keys_for(std::int64_t query) const {
@@ -47,7 +53,7 @@ class any_mask {
 
  private:
   std::string text_;
-  std::function<bool(hw::score_position)> seen_;
+  formula seen_, meaning_;
   std::function<hw::position_range(std::int64_t)> keys_for_;
   std::function<hw::visibility(const hw::score_region&)> sees_;
 };
@@ -71,8 +77,9 @@ struct region_mask {
 /// Draws masks for positions about 0 .. length-1, and keeps the memory that they look at.
 class mask_source {
  public:
-  mask_source(random_source& random, std::size_t samples, std::size_t heads, std::size_t length)
-      : random_(random), samples_(samples), heads_(heads), length_(length) {}
+  /// extreme: numbers of masks are also any that these may have.
+  mask_source(random_source& random, std::size_t samples, std::size_t heads, std::size_t length, bool extreme = false)
+      : random_(random), samples_(samples), heads_(heads), length_(length), extreme_(extreme) {}
   mask_source(const mask_source&) = delete;
 
   /// A ready-made mask, or a combination of at most 2^depth of them.
@@ -82,25 +89,28 @@ class mask_source {
     }
     const any_mask a = draw(depth - 1);
     if (random_.chance(0.25)) {
-      return random_.chance(0.8) ? any_mask("!" + a.text(), !hw::visible_if(a))
-                                 : any_mask("!silent " + a.text(), !hw::visible_if(silent_mask{a}));
+      const auto not_a = [a](hw::score_position at) { return !a.meaning(at); };
+      return random_.chance(0.8) ? any_mask("!" + a.text(), !hw::visible_if(a), not_a)
+                                 : any_mask("!silent " + a.text(), !hw::visible_if(silent_mask{a}), not_a);
     }
     const any_mask b = draw(depth - 1);
     const auto text = [&](const char* by) { return "(" + a.text() + by + b.text() + ")"; };
+    const auto both = [a, b](hw::score_position at) { return a.meaning(at) && b.meaning(at); };
+    const auto either = [a, b](hw::score_position at) { return a.meaning(at) || b.meaning(at); };
     switch (random_.integer(0, 7)) {
       case 0:
-        return {text(" && silent "), hw::visible_if(a) && silent_mask{b}};
+        return {text(" && silent "), hw::visible_if(a) && silent_mask{b}, both};
       case 1:
-        return {text(" || silent "), silent_mask{b} || hw::visible_if(a)};
+        return {text(" || silent "), silent_mask{b} || hw::visible_if(a), either};
       case 2:
-        return {text(" && bounded "), bounded_mask{b} && hw::visible_if(a)};
+        return {text(" && bounded "), bounded_mask{b} && hw::visible_if(a), both};
       case 3:
-        return {text(" || bounded "), hw::visible_if(bounded_mask{a}) || bounded_mask{b}};
+        return {text(" || bounded "), hw::visible_if(bounded_mask{a}) || bounded_mask{b}, either};
       case 4:
       case 5:
-        return {text(" && "), hw::visible_if(a) && b};
+        return {text(" && "), hw::visible_if(a) && b, both};
       default:
-        return {text(" || "), hw::visible_if(a) || b};
+        return {text(" || "), hw::visible_if(a) || b, either};
     }
   }
 
@@ -114,31 +124,58 @@ class mask_source {
   std::int64_t integer(std::size_t low, std::size_t high) {
     return static_cast<std::int64_t>(random_.integer(low, high));
   }
+  /// A number of a mask, which must not be less than least.
+  std::int64_t number(std::size_t low, std::size_t high, std::int64_t least) {
+    return extreme_ && random_.chance(0.5) ? (std::max)(least, random_.extreme()) : integer(low, high);
+  }
   any_mask draw_tree();
   any_mask draw_blocks();
 
   random_source& random_;
   std::size_t samples_, heads_, length_;
+  bool extreme_;
   std::deque<std::vector<std::int64_t>> lists_;
   std::deque<hw::tensor<std::int64_t, 2>> ids_;
   std::deque<hw::tensor<std::uint64_t, 4>> words_;
 };
 
+// Formulas of positions are computed in oracle::real, in which sums of 64-bit integers are exact.
 inline any_mask mask_source::draw_one(std::size_t kind) {
+  using oracle::real;
+  const auto rest = [](real a, real b) { return std::fmod(a, b) < 0 ? std::fmod(a, b) + b : std::fmod(a, b); };
   switch (kind) {
     case 0:
       return {"causal", hw::causal_mask{}};
-    case 1:
-      return {"window", hw::window_mask{random_.chance(0.3) ? hw::unlimited : integer(0, length_),
-                                        random_.chance(0.3) ? hw::unlimited : integer(0, length_)}};
-    case 2:
-      return {"prefix", hw::prefix_mask{integer(0, length_ + 1)}};
-    case 3:
-      return {"global", hw::global_mask{integer(0, length_ / 2 + 1)}};
-    case 4:
-      return {"chunk", hw::chunk_mask{integer(1, length_ + 1)}};
-    case 5:
-      return {"dilated", hw::dilated_mask{integer(1, 5)}};
+    case 1: {
+      const std::int64_t left = random_.chance(0.3) ? hw::unlimited : number(0, length_, 0);
+      const std::int64_t right = random_.chance(0.3) ? hw::unlimited : number(0, length_, 0);
+      return {"window(" + std::to_string(left) + ", " + std::to_string(right) + ")", hw::window_mask{left, right},
+              [=](hw::score_position at) {
+                const real distance = real(at.key) - real(at.query);
+                return (left == hw::unlimited || -distance <= real(left)) &&
+                       (right == hw::unlimited || distance <= real(right));
+              }};
+    }
+    case 2: {
+      const std::int64_t length = number(0, length_ + 1, INT64_MIN);
+      return {"prefix(" + std::to_string(length) + ")", hw::prefix_mask{length}};
+    }
+    case 3: {
+      const std::int64_t count = number(0, length_ / 2 + 1, INT64_MIN);
+      return {"global(" + std::to_string(count) + ")", hw::global_mask{count}};
+    }
+    case 4: {
+      const std::int64_t size = number(1, length_ + 1, 1);
+      return {"chunk(" + std::to_string(size) + ")", hw::chunk_mask{size}, [=](hw::score_position at) {
+                return real(at.query) - rest(real(at.query), real(size)) ==
+                       real(at.key) - rest(real(at.key), real(size));
+              }};
+    }
+    case 5: {
+      const std::int64_t stride = number(1, 5, 1);
+      return {"dilated(" + std::to_string(stride) + ")", hw::dilated_mask{stride},
+              [=](hw::score_position at) { return rest(real(at.query) - real(at.key), real(stride)) == 0; }};
+    }
     case 6: {
       const std::int64_t period = integer(1, 40), seen = integer(0, 40);
       return {"distance",
@@ -162,10 +199,12 @@ inline any_mask mask_source::draw_one(std::size_t kind) {
       auto& words = words_.emplace_back(
           extents<4>{either(samples_), either(heads_), length_, random_.chance(0.8) ? columns : columns / 2});
       const double density = random_.uniform(0, 1);
-      for (std::uint64_t& word : words) {
-        word = random_.chance(density) ? (random_.chance(0.3) ? ~std::uint64_t{0} : random_.bits()) : 0;
-      }
-      return {"bits", hw::bit_mask(words.view(), integer(0, 2))};
+      random_.in_bulk([&](random_source& source) {
+        for (std::uint64_t& word : words) {
+          word = source.chance(density) ? (source.chance(0.3) ? ~std::uint64_t{0} : source.bits()) : 0;
+        }
+      });
+      return {"bits", hw::bit_mask(words.view(), number(0, 2, INT64_MIN))};
     }
     case 9:
       return draw_tree();
@@ -174,7 +213,8 @@ inline any_mask mask_source::draw_one(std::size_t kind) {
     case 11: {
       const std::uint64_t seed = random_.bits() | 1;
       return {"scattered", hw::visible_if([seed](hw::score_position at) {
-                const auto bits = static_cast<std::uint64_t>(at.batch * 31 + at.head * 7 + at.query * 3 + at.key);
+                const auto of = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
+                const std::uint64_t bits = of(at.batch) * 31 + of(at.head) * 7 + of(at.query) * 3 + of(at.key);
                 return (bits * seed >> 61) != 0;
               })};
     }
@@ -191,16 +231,16 @@ inline any_mask mask_source::draw_tree() {
   for (std::size_t n = 0; n < nodes; ++n) {
     parents.push_back(integer(0, n) - 1);
   }
-  return {"tree", hw::tree_mask(parents, integer(0, length_))};
+  return {"tree", hw::tree_mask(parents, number(0, length_, 0))};
 }
 
 inline any_mask mask_source::draw_blocks() {
   auto& offsets = lists_.emplace_back(1, 0);
   auto& columns = lists_.emplace_back();
-  const std::int64_t query_block = integer(1, 9), key_block = integer(1, 20);
+  const std::int64_t query_block = number(1, 9, 1), key_block = number(1, 20, 1);
   const std::size_t rows = random_.integer(0, length_ / static_cast<std::size_t>(query_block) + 1);
   for (std::size_t row = 0; row < rows; ++row) {
-    for (std::int64_t column = 0; column * key_block < static_cast<std::int64_t>(length_) + 3; ++column) {
+    for (std::int64_t column = 0; column < (static_cast<std::int64_t>(length_) + 2) / key_block + 1; ++column) {
       if (random_.chance(0.5)) {
         columns.push_back(column);
       }
@@ -211,7 +251,7 @@ inline any_mask mask_source::draw_blocks() {
 }
 
 inline oracle::rule meaning_of(const any_mask& mask) {
-  return {.visible = [mask](const hw::score_position& at) { return mask(at); }};
+  return {.visible = [mask](const hw::score_position& at) { return mask.meaning(at); }};
 }
 
 /// A score rule in T, and what it means.
@@ -225,7 +265,7 @@ struct position_rule {
 
   /// A small integer of every coordinate.
   std::int64_t phase(const hw::score_position& at) const {
-    return (at.batch * 5 + at.head * 3 + at.query * 2 + at.key) % period;
+    return (at.batch * 5 + at.head * 3 + at.query % period * 2 + at.key) % period;
   }
 
   T operator()(T score, hw::score_position at) const {
