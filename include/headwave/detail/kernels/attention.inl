@@ -443,8 +443,9 @@ struct attention_task {
           rows_to_fetch<T>(a.key, batch, kv_head, 1, a.head_dim, block.first + fetch_distance, block.last);
       pack_keys(block, block_first, ahead);
       values_finite = pack_values(block);
-      for (index first = 0; first < rows; first += tile_rows) {
-        const int count = rows_of_tile(rows, first);
+      int count = 0;
+      for (index first = 0; first < rows; first += count) {
+        count = rows_of_tile(rows, first);
         const key_range wanted = keys_of_rows(first, count);
         const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
         if (range.first < range.last) {

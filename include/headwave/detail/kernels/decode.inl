@@ -57,17 +57,14 @@ struct decode_task {
     return {larger(all.first, block * key_block), smaller(all.last, (block + 1) * key_block)};
   }
 
-  /// The largest height of a tile that so many rows fill.
-  HEADWAVE_INLINE static int filled_height(index rows) {
-    return rows < largest_rows ? lower_height(static_cast<int>(rows) + 1) : largest_rows;
-  }
-
   /// Calls step.run<Rows>() for each tile of the rows.
   template <class Step>
   HEADWAVE_INLINE void with_tiles(Step step) const {
     for (int height = 0; step.first_row < plan.rows; step.first_row += height) {
-      // There is no memory for rows that do not exist.
-      height = filled_height(plan.rows - step.first_row);
+      // There is no memory for rows that do not exist: of the heights only those that are filled.
+      const index left = plan.rows - step.first_row;
+      height = left < largest_rows ? static_cast<int>(left) : largest_rows;
+      height = height == 7 ? 6 : height;
       with_rows<largest_rows>(height, step);
     }
   }

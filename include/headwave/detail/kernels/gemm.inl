@@ -110,13 +110,9 @@ HEADWAVE_INLINE void with_panels(const Step& step, index first, index last) {
   }
 }
 
-/// Tiles are tile_rows rows high, or a power of two below that. Which of these lies next below a height.
+/// Tiles are 1 to 6, 8 or 12 rows high, at most tile_rows. Which of these heights lies next below another one.
 HEADWAVE_INLINE constexpr int lower_height(int height) {
-  int lower = 1;
-  while (2 * lower < height) {
-    lower *= 2;
-  }
-  return lower;
+  return height > 8 ? 8 : height > 6 ? 6 : height - 1;
 }
 
 /// Calls step.template run<Rows>() for the lowest height Rows that count rows fit under, 1 <= count <= tile_rows: a
@@ -134,9 +130,14 @@ HEADWAVE_INLINE void with_rows(int count, const Step& step) {
   }
 }
 
-/// Of so many rows, those in the tile that begins at row first.
+/// Of so many rows, those in the tile that begins at row first. The last two tiles share their rows where the last one
+/// would be low.
 HEADWAVE_INLINE int rows_of_tile(index rows, index first) {
-  return static_cast<int>(smaller(rows - first, tile_rows));
+  const index left = rows - first;
+  if (left > tile_rows) {
+    return left < tile_rows + tile_rows / 2 ? static_cast<int>((left + 1) / 2) : tile_rows;
+  }
+  return static_cast<int>(left);
 }
 
 /// Copies count elements. Not inlined, as load_first and store_first stand in many places.
@@ -254,8 +255,9 @@ void gemm(const gemm_arguments<T>& product, T* workspace) {
   for (index block = 0; block < blocks; ++block) {
     const index first_row = first_of_part(product.rows, blocks, block);
     const index rows = first_of_part(product.rows, blocks, block + 1) - first_row;
-    for (index first = 0; first < rows; first += tile_rows) {
-      const int count = rows_of_tile(rows, first);
+    int count = 0;
+    for (index first = 0; first < rows; first += count) {
+      count = rows_of_tile(rows, first);
       const pack_step<T> step{workspace + first * product.depth,
                               product.a + (first_row + first) * product.a_row_stride,
                               product.a_row_stride,
@@ -265,10 +267,10 @@ void gemm(const gemm_arguments<T>& product, T* workspace) {
       with_rows(count, step);
     }
     // A single tile goes through all panels by itself.
-    const index group = rows <= tile_rows ? panels : tile_panels < tile_chains ? tile_chains : tile_panels;
+    const index group = rows <= tile_rows ? panels : tile_panels;
     for (index panel = 0; panel < panels; panel += group) {
-      for (index first = 0; first < rows; first += tile_rows) {
-        const int count = rows_of_tile(rows, first);
+      for (index first = 0; first < rows; first += count) {
+        count = rows_of_tile(rows, first);
         const product_step<T> step{product, workspace + first * product.depth, first_row + first, count,
                                    panel,   smaller(panel + group, panels)};
         with_rows(count, step);
