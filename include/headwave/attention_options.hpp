@@ -92,8 +92,8 @@ struct attention_options {
   std::span<const std::int64_t> query_lengths = {};
   /// Keys of each sample, [batch]; the keys from there on are hidden and not read. From 0 to key_length.
   std::span<const std::int64_t> key_lengths = {};
-  /// Sequences of different lengths, one behind the other in tensors of batch 1: sequence n has the rows offsets[n] ..
-  /// offsets[n + 1]-1. [sequences + 1] each; both or none. Queries are covered wholly. Each sequence is a sample of its
+  /// Sequences of different lengths, one behind the other in tensors of batch 1: sequence n has the rows from offsets[n]
+  /// to offsets[n + 1] - 1. [sequences + 1] each; both or none. Queries are covered wholly. Each sequence is a sample of its
   /// own: its positions, and those of its keys, count from its start, and options for each sample have one element for
   /// each sequence. bias, visible, weights and mean_weights cannot be given.
   std::span<const std::int64_t> query_offsets = {};
