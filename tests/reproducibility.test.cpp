@@ -171,7 +171,7 @@ TEMPLATE_TEST_CASE("equal restrictions said in different ways", "[attention][bit
   }
 }
 
-TEMPLATE_TEST_CASE("memory of any alignment", "[attention][bits]", float, double) {
+TEMPLATE_TEST_CASE("memory of any alignment", "[attention][bits][B32]", float, double) {
   for (std::size_t head_dim = 1; head_dim <= 33; ++head_dim) {
     const problem<TestType> p(13, head_dim);
     const auto plain = p();
