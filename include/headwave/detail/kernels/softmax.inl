@@ -4,12 +4,14 @@
 namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER {
 
 /// Constants of e^x = 2^n * 2^f, x log2(e) = n + f, |f| <= 1/2, with 2^f = 1 + f * power(f).
-/// log2(e) in two parts keeps f exact to its last bit; below underflow the result is 0.
+/// log2(e) in two parts keeps f exact to its last bit; below underflow the result is 0. The first part of ln(2) has so
+/// few bits that n times it is exact.
 template <class T>
 struct exponential_constants;
 template <>
 struct exponential_constants<float> {
   static constexpr float log2_e_high = 0x1.715476p+0f, log2_e_low = 0x1.4ae0cp-26f;
+  static constexpr float ln_2_high = 0x1.62e4p-1f, ln_2_low = 0x1.7f7d1cp-20f;
   static constexpr float underflow = -87.0f;
   static constexpr float power[] = {0x1.62e43p-1f,  0x1.ebfbep-3f,   0x1.c6af6cp-5f,
                                     0x1.3b29e4p-7f, 0x1.5f0896p-10f, 0x1.446c7cp-13f};
@@ -17,6 +19,7 @@ struct exponential_constants<float> {
 template <>
 struct exponential_constants<double> {
   static constexpr double log2_e_high = 0x1.71547652b82fep+0, log2_e_low = 0x1.777d0ffda0d24p-56;
+  static constexpr double ln_2_high = 0x1.62e42fefap-1, ln_2_low = 0x1.cf79abc9e3b3ap-40;
   static constexpr double underflow = -708.0;
   static constexpr double power[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0cbp-5,
                                      0x1.3b2ab6fba1ddap-7,  0x1.5d87fe78a2ccap-10, 0x1.430913096ff84p-13,
@@ -29,12 +32,18 @@ template <class T>
 HEADWAVE_INLINE void to_base_two(vec<T> x, vec<T>& n, vec<T>& f) {
   using constants = exponential_constants<T>;
   n = round_to_nearest(multiply(x, broadcast(constants::log2_e_high)));
-  f = multiply_subtract(x, broadcast(constants::log2_e_high), n);
-  f = multiply_add(x, broadcast(constants::log2_e_low), f);
+  if constexpr (has_fma) {
+    f = multiply_subtract(x, broadcast(constants::log2_e_high), n);
+    f = multiply_add(x, broadcast(constants::log2_e_low), f);
+  } else {
+    // A rounded product less n would keep what it was rounded by, and that grows with x.
+    const vec<T> rest = subtract(x, multiply(n, broadcast(constants::ln_2_high)));
+    f = multiply(subtract(rest, multiply(n, broadcast(constants::ln_2_low))), broadcast(constants::log2_e_high));
+  }
 }
 
-/// Each x becomes e^x, for x <= 80: at most 1.1 ulp off; 0 below the underflow bound, -infinity included; NaN for NaN.
-/// Step by step for the whole tile, because each step waits for the one before.
+/// Each x becomes e^x, for x <= 80: at most 1.1 ulp off, without FMA 1.5; 0 below the underflow bound, -infinity
+/// included; NaN for NaN. Step by step for the whole tile, because each step waits for the one before.
 template <class T, int Rows, int Panels>
 HEADWAVE_INLINE void exponentials(tile<T, Rows, Panels>& x) {
   using constants = exponential_constants<T>;

@@ -13,6 +13,7 @@ inline constexpr int tile_rows = 6;
 inline constexpr int tile_panels = 1;
 inline constexpr int tile_chains = 4;
 inline constexpr int interleaved = 2;
+inline constexpr bool has_fma = true;
 
 template <class T>
 struct vec;

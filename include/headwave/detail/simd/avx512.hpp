@@ -24,6 +24,7 @@ inline constexpr int tile_rows = 12;
 inline constexpr int tile_panels = 2;
 inline constexpr int tile_chains = 8;
 inline constexpr int interleaved = 4;
+inline constexpr bool has_fma = true;
 
 template <class T>
 struct vec;

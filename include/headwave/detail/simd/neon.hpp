@@ -15,6 +15,7 @@ inline constexpr int tile_rows = 5;
 inline constexpr int tile_panels = 1;
 inline constexpr int tile_chains = 2;
 inline constexpr int interleaved = 1;
+inline constexpr bool has_fma = true;
 
 template <class T>
 struct vec;

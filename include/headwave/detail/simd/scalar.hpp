@@ -15,6 +15,7 @@ inline constexpr int tile_panels = 1;
 inline constexpr int tile_chains = 1;
 // So many exponentials are computed side by side.
 inline constexpr int interleaved = 1;
+inline constexpr bool has_fma = false;
 
 // A vec is four of the compiler's portable 16-byte vectors, which every target computes with, in registers or not.
 template <class T>
