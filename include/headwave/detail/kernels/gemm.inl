@@ -131,11 +131,11 @@ HEADWAVE_INLINE void with_rows(int count, const Step& step) {
 }
 
 /// Of so many rows, those in the tile that begins at row first. The last two tiles share their rows where the last one
-/// would be low.
+/// would be low. No tile but the last is higher than its rows: packed tiles lie one behind the other.
 HEADWAVE_INLINE int rows_of_tile(index rows, index first) {
   const index left = rows - first;
   if (left > tile_rows) {
-    return left < tile_rows + tile_rows / 2 ? static_cast<int>((left + 1) / 2) : tile_rows;
+    return left < tile_rows + tile_rows / 2 ? lower_height(static_cast<int>((left + 1) / 2) + 1) : tile_rows;
   }
   return static_cast<int>(left);
 }
