@@ -92,10 +92,10 @@ struct attention_options {
   std::span<const std::int64_t> query_lengths = {};
   /// Keys of each sample, [batch]; the keys from there on are hidden and not read. From 0 to key_length.
   std::span<const std::int64_t> key_lengths = {};
-  /// Sequences of different lengths, one behind the other in tensors of batch 1: sequence n has the rows from offsets[n]
-  /// to offsets[n + 1] - 1. [sequences + 1] each; both or none. Queries are covered wholly. Each sequence is a sample of its
-  /// own: its positions, and those of its keys, count from its start, and options for each sample have one element for
-  /// each sequence. bias, visible, weights and mean_weights cannot be given.
+  /// Sequences of different lengths, one behind the other in tensors of batch 1: sequence n has the rows from
+  /// offsets[n] to offsets[n + 1] - 1. [sequences + 1] each; both or none. Queries are covered wholly. Each sequence is
+  /// a sample of its own: its positions, and those of its keys, count from its start, and options for each sample have
+  /// one element for each sequence. bias, visible, weights and mean_weights cannot be given.
   std::span<const std::int64_t> query_offsets = {};
   std::span<const std::int64_t> key_offsets = {};
   /// m_h for each head, [heads] or [batch, heads]: m_h |position - j| is subtracted from the scores. Source: Press et
