@@ -33,41 +33,14 @@ using support::same_bits;
 using support::sizes;
 using support::spacing;
 
-namespace {
-
-/// A piece of memory for the library, up to an inaccessible page; who it is stands in front of it.
-struct guarded_block {
-  support::guarded_bytes bytes;
-};
-
-// Not inlined, nor is release: g++ would see operator new meet another operator delete, and warn.
-[[gnu::noinline]] void* allocate_guarded(std::size_t size, std::size_t alignment) {
-  const std::size_t whole = (size + alignment - 1) / alignment * alignment;
-  auto* const block = new guarded_block{{whole + 2 * alignment, place::end}};
-  auto* const end = block->bytes.data() + whole + 2 * alignment;
-  const std::size_t excess = reinterpret_cast<std::uintptr_t>(end) % alignment;
-  unsigned char* const data = end - excess - whole;
-  std::memcpy(data - sizeof(block), &block, sizeof(block));
-  return data;
-}
-[[gnu::noinline]] void release_guarded(void* memory) noexcept {
-  if (memory) {
-    guarded_block* block = nullptr;
-    std::memcpy(&block, static_cast<unsigned char*>(memory) - sizeof(block), sizeof(block));
-    delete block;
-  }
-}
-
-}  // namespace
-
 void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate_guarded(size, static_cast<std::size_t>(alignment));
+  return support::allocate_guarded(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory, std::align_val_t) noexcept {
-  release_guarded(memory);
+  support::release_guarded(memory);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  release_guarded(memory);
+  support::release_guarded(memory);
 }
 
 namespace {

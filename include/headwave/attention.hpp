@@ -135,8 +135,7 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
     // What the last call needs is asked for before the first one writes.
     index largest = 0;
     for (index c = 0; c < count; ++c) {
-      const index size = has_rows(calls[c]) ? workspace_of(calls[c], wanted_of(c)) : 0;
-      largest = size > largest ? size : largest;
+      largest = larger(largest, has_rows(calls[c]) ? workspace_of(calls[c], wanted_of(c)) : 0);
     }
     scratch_frame().take<T>(static_cast<std::size_t>(largest));
   }
@@ -285,17 +284,13 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
 /// Finds out which keys a decode call has to do with.
 template <class T>
 void bound_keys(attention_arguments<T>& a) {
-  key_range seen{a.key_length, 0};
+  a.seen = {0, 0};
   for (index b = 0; is_decode(a) && b < a.batch; ++b) {
     const std::int64_t start = a.query_starts ? a.query_starts[b] : a.query_start;
     for (index i = 0; i < a.query_length; ++i) {
-      const key_range keys = keys_at(a, b, saturated_sum(start, i));
-      if (keys.first < keys.last) {
-        seen = {keys.first < seen.first ? keys.first : seen.first, keys.last > seen.last ? keys.last : seen.last};
-      }
+      a.seen = either(a.seen, keys_at(a, b, saturated_sum(start, i)));
     }
   }
-  a.seen = seen.first < seen.last ? seen : key_range{0, 0};
 }
 
 /// Sequence n of packed sequences as a call.

@@ -9,9 +9,8 @@
 // Settings, each of which a user may define before the first include:
 //   HEADWAVE_THROW(error)      what reports bad input. Default: throw, or without exceptions print to stderr and abort.
 //   HEADWAVE_ASSERT(condition) checks element access. Default: on without NDEBUG and with _GLIBCXX_ASSERTIONS.
-//   HEADWAVE_STATIC_ISA        compiles the kernels for the widest instruction set that the command line allows, and
-//   for
-//                              no other: less to compile, and nothing is chosen at run time. -march=x86-64-v3 and
+//   HEADWAVE_STATIC_ISA        compiles the kernels of one instruction set only, the widest that the command line
+//                              allows: less to compile, and nothing is chosen at run time. -march=x86-64-v3 and
 //                              -march=native allow more than the default, which is slow on x86-64.
 //   HEADWAVE_NO_AVX512         leaves out the AVX-512 kernels.
 

@@ -119,6 +119,14 @@ HEADWAVE_INLINE constexpr position_range both(position_range a, position_range b
   return {a.first > b.first ? a.first : b.first, a.last < b.last ? a.last : b.last};
 }
 
+/// The smallest range that holds two, of which either may be empty.
+HEADWAVE_INLINE constexpr position_range either(position_range a, position_range b) {
+  if (a.last <= a.first || b.last <= b.first) {
+    return a.last <= a.first ? b : a;
+  }
+  return {a.first < b.first ? a.first : b.first, a.last > b.last ? a.last : b.last};
+}
+
 HEADWAVE_INLINE constexpr visibility both(visibility a, visibility b) {
   return a == visibility::none || b == visibility::none ? visibility::none : a == visibility::all ? b : a;
 }
@@ -183,11 +191,7 @@ struct or_mask {
   HEADWAVE_INLINE constexpr position_range keys_for(std::int64_t query) const
     requires(detail::bounds_keys<A> && detail::bounds_keys<B>)
   {
-    const position_range x = a.keys_for(query), y = b.keys_for(query);
-    if (x.last <= x.first || y.last <= y.first) {
-      return x.last <= x.first ? y : x;
-    }
-    return {x.first < y.first ? x.first : y.first, x.last > y.last ? x.last : y.last};
+    return detail::either(a.keys_for(query), b.keys_for(query));
   }
   HEADWAVE_INLINE constexpr visibility sees(const score_region& region) const
     requires(detail::knows_regions<A> || detail::knows_regions<B>)

@@ -57,8 +57,9 @@ struct wrong_arrays {
 
   std::span<const T> wrong_count(random_source& random, std::size_t right, std::size_t right_too) const {
     std::size_t count = random.pick({right + 1, right_too + 1, right - 1, 0});
-    count += count == right || count == right_too ? 1 : 0;
-    count += count == right || count == right_too ? 1 : 0;
+    while (count == right || count == right_too) {
+      ++count;
+    }
     return {numbers.data(), count};
   }
 

@@ -64,6 +64,25 @@ class guarded_bytes {
   unsigned char *base_, *data_;
 };
 
+/// Aligned memory that ends at an inaccessible page, but for the bytes that alignment takes; who holds it stands in
+/// front of it. Not inlined, nor is release_guarded: g++ would see operator new meet another operator delete, and warn.
+[[gnu::noinline]] inline void* allocate_guarded(std::size_t size, std::size_t alignment) {
+  const std::size_t whole = (size + alignment - 1) / alignment * alignment;
+  auto* const holder = new guarded_bytes(whole + 2 * alignment, place::end);
+  unsigned char* const end = holder->data() + whole + 2 * alignment;
+  const std::size_t excess = reinterpret_cast<std::uintptr_t>(end) % alignment;
+  unsigned char* const data = end - excess - whole;
+  std::memcpy(data - sizeof(holder), &holder, sizeof(holder));
+  return data;
+}
+[[gnu::noinline]] inline void release_guarded(void* memory) noexcept {
+  if (memory) {
+    guarded_bytes* holder = nullptr;
+    std::memcpy(&holder, static_cast<unsigned char*>(memory) - sizeof(holder), sizeof(holder));
+    delete holder;
+  }
+}
+
 /// Where a call's operands lie: copies that live as long as this object, all of them in ordinary memory, or each
 /// between inaccessible pages of its own, in a given layout. Inputs cannot be written there.
 class operand_memory {

@@ -129,7 +129,9 @@
 #else
 #define HEADWAVE_TAG_Y
 #endif
-#if defined(HEADWAVE_STATIC_ISA)
+#if defined(HEADWAVE_STATIC_ISA) && defined(HEADWAVE_NO_AVX512)
+#define HEADWAVE_TAG_Z 37
+#elif defined(HEADWAVE_STATIC_ISA)
 #define HEADWAVE_TAG_Z 36
 #elif defined(HEADWAVE_NO_AVX512)
 #define HEADWAVE_TAG_Z 35

@@ -113,8 +113,8 @@ HEADWAVE_INLINE constexpr index first_of_part(index rows, index parts, index n) 
 }
 /// No part has more rows than this.
 HEADWAVE_INLINE constexpr index largest_part(index rows, index parts) {
-  const index units = (rows + row_unit - 1) / row_unit, largest = (units + parts - 1) / parts * row_unit;
-  return largest < rows ? largest : rows;
+  const index units = (rows + row_unit - 1) / row_unit;
+  return smaller(rows, (units + parts - 1) / parts * row_unit);
 }
 
 /// At most so many rows of A are packed at a time, about 896 KiB: a panel is read from far away once for all of them,
@@ -127,9 +127,8 @@ HEADWAVE_INLINE index gemm_block_rows(const gemm_arguments<T>& product) {
 
 template <class T>
 HEADWAVE_INLINE index gemm_workspace(const gemm_arguments<T>& product) {
-  const index rows = gemm_block_rows(product);
   // The last tile may be higher than its rows.
-  return ((product.rows < rows ? product.rows : rows) + largest_tile / 2) * product.depth;
+  return (smaller(product.rows, gemm_block_rows(product)) + largest_tile / 2) * product.depth;
 }
 
 /// A four-dimensional operand: data + b * batch + h * head + l * length + c * channel.
@@ -237,28 +236,26 @@ using key_range = position_range;
 /// The keys that lengths, causality, the window and the bounds of rules leave to a query at a position.
 template <class T>
 HEADWAVE_INLINE key_range keys_at(const attention_arguments<T>& a, index batch, std::int64_t position) {
-  std::int64_t first = 0, last = a.key_length;
+  key_range keys{0, a.key_length};
   if (a.key_starts) {
-    first = larger(first, a.key_starts[batch]);
+    keys.first = larger(keys.first, a.key_starts[batch]);
   }
   if (a.key_lengths) {
-    last = smaller(last, a.key_lengths[batch]);
+    keys.last = smaller(keys.last, a.key_lengths[batch]);
   }
   if (a.causal) {
-    last = smaller(last, saturated_sum(position, 1));
+    keys.last = smaller(keys.last, saturated_sum(position, 1));
   }
   if (a.window_left != INT64_MAX) {
-    first = larger(first, saturated_sum(position, -a.window_left));
+    keys.first = larger(keys.first, saturated_sum(position, -a.window_left));
   }
   if (a.window_right != INT64_MAX) {
-    last = smaller(last, saturated_sum(saturated_sum(position, a.window_right), 1));
+    keys.last = smaller(keys.last, saturated_sum(saturated_sum(position, a.window_right), 1));
   }
   if (a.rule.keys_for) {
-    const key_range bound = a.rule.keys_for(a.rule.object, position_for_rules(position));
-    first = larger(first, bound.first);
-    last = smaller(last, bound.last);
+    keys = both(keys, a.rule.keys_for(a.rule.object, position_for_rules(position)));
   }
-  return first < last ? key_range{first, last} : key_range{0, 0};
+  return keys.first < keys.last ? keys : key_range{0, 0};
 }
 
 /// What an attention task knows of one of its rows.

@@ -3,22 +3,9 @@
 
 // The tiers that are compiled: all that the architecture has, or with HEADWAVE_STATIC_ISA only the widest that the
 // command line allows.
-#if defined(HEADWAVE_STATIC_ISA) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
-    defined(__AVX512DQ__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && \
-    !defined(HEADWAVE_NO_AVX512)
-#define HEADWAVE_WITH_AVX512
-#define HEADWAVE_ONLY_TIER avx512
-#elif defined(HEADWAVE_STATIC_ISA) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define HEADWAVE_WITH_AVX2
-#define HEADWAVE_ONLY_TIER avx2
-#elif defined(HEADWAVE_STATIC_ISA) && defined(__aarch64__)
-#define HEADWAVE_WITH_NEON
-#define HEADWAVE_ONLY_TIER neon
-#else
+#if !defined(HEADWAVE_STATIC_ISA)
 #define HEADWAVE_WITH_SCALAR
-#if defined(HEADWAVE_STATIC_ISA)
-#define HEADWAVE_ONLY_TIER scalar
-#elif defined(__x86_64__)
+#if defined(__x86_64__)
 #define HEADWAVE_WITH_AVX2
 #if !defined(HEADWAVE_NO_AVX512)
 #define HEADWAVE_WITH_AVX512
@@ -26,6 +13,19 @@
 #elif defined(__aarch64__)
 #define HEADWAVE_WITH_NEON
 #endif
+#elif defined(__aarch64__)
+#define HEADWAVE_WITH_NEON
+#define HEADWAVE_ONLY_TIER neon
+#elif !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
+#define HEADWAVE_WITH_SCALAR
+#define HEADWAVE_ONLY_TIER scalar
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    !defined(HEADWAVE_NO_AVX512)
+#define HEADWAVE_WITH_AVX512
+#define HEADWAVE_ONLY_TIER avx512
+#else
+#define HEADWAVE_WITH_AVX2
+#define HEADWAVE_ONLY_TIER avx2
 #endif
 
 // What a tier's code may use beyond the command line's target, and how a region of such code begins and ends:

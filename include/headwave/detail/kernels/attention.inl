@@ -70,13 +70,9 @@ struct attention_task {
 
   /// The smallest range that holds the keys of count rows.
   key_range keys_of_rows(index row, index count) const {
-    key_range all{a.key_length, 0};
+    key_range all{0, 0};
     for (index r = row; r < row + count; ++r) {
-      const key_range own = row_of(r).keys;
-      if (own.first < own.last) {
-        all.first = smaller(all.first, own.first);
-        all.last = larger(all.last, own.last);
-      }
+      all = either(all, row_of(r).keys);
     }
     return all;
   }
@@ -438,7 +434,7 @@ struct attention_task {
     pack_queries();
     const key_range all = keys_of_rows(0, rows);
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
-      const key_range block{larger(all.first, block_first), smaller(all.last, block_first + key_block)};
+      const key_range block = both(all, {block_first, block_first + key_block});
       rows_ahead ahead =
           rows_to_fetch<T>(a.key, batch, kv_head, 1, a.head_dim, block.first + fetch_distance, block.last);
       pack_keys(block, block_first, ahead);
@@ -447,7 +443,7 @@ struct attention_task {
       for (index first = 0; first < rows; first += count) {
         count = rows_of_tile(rows, first);
         const key_range wanted = keys_of_rows(first, count);
-        const key_range range{larger(wanted.first, block.first), smaller(wanted.last, block.last)};
+        const key_range range = both(wanted, block);
         if (range.first < range.last) {
           const attention_tile<T> step{*this,
                                        first,

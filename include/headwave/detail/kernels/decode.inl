@@ -54,17 +54,15 @@ struct decode_task {
 
   /// The keys of a block that some row sees; the same for every head.
   HEADWAVE_INLINE key_range keys_of_block(key_range all, index block) const {
-    return {larger(all.first, block * key_block), smaller(all.last, (block + 1) * key_block)};
+    return both(all, {block * key_block, (block + 1) * key_block});
   }
 
   /// Calls step.run<Rows>() for each tile of the rows.
   template <class Step>
   HEADWAVE_INLINE void with_tiles(Step step) const {
     for (int height = 0; step.first_row < plan.rows; step.first_row += height) {
-      // There is no memory for rows that do not exist: of the heights only those that are filled.
-      const index left = plan.rows - step.first_row;
-      height = left < largest_rows ? static_cast<int>(left) : largest_rows;
-      height = height == 7 ? 6 : height;
+      // There is no memory for rows that do not exist.
+      height = filled_height(smaller(plan.rows - step.first_row, largest_rows));
       with_rows<largest_rows>(height, step);
     }
   }

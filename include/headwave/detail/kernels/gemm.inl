@@ -110,9 +110,9 @@ HEADWAVE_INLINE void with_panels(const Step& step, index first, index last) {
   }
 }
 
-/// Tiles are 1 to 6, 8 or 12 rows high, at most tile_rows. Which of these heights lies next below another one.
-HEADWAVE_INLINE constexpr int lower_height(int height) {
-  return height > 8 ? 8 : height > 6 ? 6 : height - 1;
+/// Tiles are 1 to 6, 8 or 12 rows high, at most tile_rows. The largest of these heights that so many rows fill.
+HEADWAVE_INLINE constexpr int filled_height(index rows) {
+  return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : static_cast<int>(rows);
 }
 
 /// Calls step.template run<Rows>() for the lowest height Rows that count rows fit under, 1 <= count <= tile_rows: a
@@ -122,10 +122,11 @@ HEADWAVE_INLINE void with_rows(int count, const Step& step) {
   if constexpr (Rows == 1) {
     step.template run<1>();
   } else {
-    if (count > lower_height(Rows)) {
+    constexpr int lower = filled_height(Rows - 1);
+    if (count > lower) {
       step.template run<Rows>();
     } else {
-      with_rows<lower_height(Rows)>(count, step);
+      with_rows<lower>(count, step);
     }
   }
 }
@@ -135,7 +136,7 @@ HEADWAVE_INLINE void with_rows(int count, const Step& step) {
 HEADWAVE_INLINE int rows_of_tile(index rows, index first) {
   const index left = rows - first;
   if (left > tile_rows) {
-    return left < tile_rows + tile_rows / 2 ? lower_height(static_cast<int>((left + 1) / 2) + 1) : tile_rows;
+    return left < tile_rows + tile_rows / 2 ? filled_height((left + 1) / 2) : tile_rows;
   }
   return static_cast<int>(left);
 }
