@@ -311,10 +311,11 @@ struct attention_task {
 
   /// Scores of the rows row .. row + Rows-1 and the keys of Panels panels, of which the first holds key; they go to the
   /// rows of scores() from tile_row on.
-  template <int Rows, int Panels>
-  HEADWAVE_INLINE void score(index row, index tile_row, index key, const T* panel) const {
+  template <int Rows, int Panels, class Before = nothing_before>
+  HEADWAVE_INLINE void score(index row, index tile_row, index key, const T* panel, const Before& before = {}) const {
     tile<T, Rows, Panels> c;
-    multiply_blocks<packed_rows<T>>(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim);
+    multiply_blocks<packed_rows<T>>(c, queries(row), rows * packed_stride<T>, panel, a.head_dim * lanes, a.head_dim,
+                                    before);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       HEADWAVE_UNROLL
@@ -436,7 +437,7 @@ struct attention_task {
     for (block_first = all.first - all.first % key_block; block_first < all.last; block_first += key_block) {
       const key_range block = both(all, {block_first, block_first + key_block});
       rows_ahead ahead =
-          rows_to_fetch<T>(a.key, batch, kv_head, 1, a.head_dim, block.first + fetch_distance, block.last);
+          rows_to_fetch<T>(a.key, batch, kv_head, 1, a.head_dim, block.first + fetch_distance, block.last, 1);
       pack_keys(block, block_first, ahead);
       values_finite = pack_values(block);
       int count = 0;

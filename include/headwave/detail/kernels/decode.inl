@@ -69,7 +69,7 @@ struct decode_task {
 
   /// Fetches the keys or values of the next step.
   HEADWAVE_INLINE rows_ahead rows_after(const stored_rows& x, index width, index last, index end) const {
-    return rows_to_fetch<T>(x, batch, first_head, heads, width, last, smaller(end, last + decode_step));
+    return rows_to_fetch<T>(x, batch, first_head, heads, width, last, smaller(end, last + decode_step), 4);
   }
 
   /// Whether masks may let some row of some head see one of the keys.
@@ -79,15 +79,28 @@ struct decode_task {
                                    any.row_of(plan.rows - 1), keys);
   }
 
+  /// Fetches a share of the next step's rows before each part of a product.
+  template <index Depth>
+  struct fetch_before {
+    static constexpr index depth = Depth;
+    rows_ahead& ahead;
+    index rows, parts;
+    HEADWAVE_INLINE void operator()() const { ahead.fetch_share(rows, parts); }
+  };
+
   struct score_step {
     const attention_task<T>& task;
     index key, panels;  // the panels of keys at hand, the first of which holds key
+    rows_ahead& ahead;
     index first_row;
 
     template <int Rows, int Panels>
     HEADWAVE_INLINE void multiply(index panel) const {
+      constexpr index depth = 32;
+      const index parts = (task.a.head_dim + depth - 1) / depth;
+      const fetch_before<depth> before{ahead, Panels * lanes, ahead.loops * parts};
       task.template score<Rows, Panels>(first_row, first_row, key + panel * lanes,
-                                        task.key_panels + panel * task.a.head_dim * lanes);
+                                        task.key_panels + panel * task.a.head_dim * lanes, before);
     }
     template <int Rows>
     void run() const {
@@ -111,6 +124,7 @@ struct decode_task {
         const index last = smaller(range.last, key + decode_step);
         const bool seen = sees({larger(range.first, key), last});
         rows_ahead ahead = rows_after(a.key, a.head_dim, last, all.last);
+        ahead.loops = 2;  // half while the keys are packed, half while they are multiplied
         for (index h = 0; h < heads; ++h) {
           const attention_task<T> task = head(h, block);
           if (!seen) {
@@ -118,7 +132,7 @@ struct decode_task {
             continue;
           }
           task.pack_keys({larger(range.first, key), last}, key, ahead);
-          with_tiles(score_step{task, key, (last - key + lanes - 1) / lanes, 0});
+          with_tiles(score_step{task, key, (last - key + lanes - 1) / lanes, ahead, 0});
         }
       }
       for (index h = 0; h < heads; ++h) {
@@ -148,15 +162,16 @@ struct decode_task {
     template <int Rows, int Panels>
     HEADWAVE_INLINE void multiply(index panel) const {
       const index width = task.parts.value_width, channel = panel * lanes;
-      ahead.fetch_share((keys.last - keys.first) * Panels, width / lanes);
       tile<T, Rows, Panels> c;
       T* const s = sum + first_row * width + channel;
       HEADWAVE_UNROLL
       for (int i = 0; i < Rows * Panels; ++i) {
         c.at[i / Panels][i % Panels] = load(s + i / Panels * width + i % Panels * lanes);
       }
-      multiply_tile<packed_rows<T>>(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
-                                    keys.last - keys.first, value_stride);
+      constexpr index depth = decode_step / Panels;
+      const fetch_before<depth> before{ahead, depth * Panels, width / lanes};
+      multiply_parts<packed_rows<T>>(c, task.scores(first_row) + keys.first - task.block_first, values + channel, lanes,
+                                     keys.last - keys.first, value_stride, before);
       HEADWAVE_UNROLL
       for (int i = 0; i < Rows * Panels; ++i) {
         store(s + i / Panels * width + i % Panels * lanes, c.at[i / Panels][i % Panels]);

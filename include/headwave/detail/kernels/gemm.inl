@@ -70,17 +70,35 @@ HEADWAVE_INLINE void multiply_tile(tile<T, Rows, Panels>& c, const T* a, const T
   }
 }
 
+/// The same in parts of Before::depth elements of k, before each of which before() does something else: it fetches what
+/// is wanted later, of which the processor takes only so much at once.
+template <class Layout, class T, int Rows, int Panels, class Before>
+HEADWAVE_INLINE void multiply_parts(tile<T, Rows, Panels>& c, const T* a, const T* panel, index panel_stride,
+                                    index depth, index panel_step, const Before& before) {
+  for (index k = 0; k < depth; k += Before::depth) {
+    before();
+    multiply_tile<Layout>(c, a + k * Layout::step, panel + k * panel_step, panel_stride,
+                          smaller(depth - k, Before::depth), panel_step);
+  }
+}
+
+struct nothing_before {
+  static constexpr index depth = sum_block;
+  HEADWAVE_INLINE void operator()() const {}
+};
+
 /// The same for any depth, where A's depth blocks lie block_stride apart: the sum, in order, of the sums over sum_block
 /// elements of k, each of which starts at zero. The error of one long chain would grow with its length.
-template <class Layout, class T, int Rows, int Panels>
+template <class Layout, class T, int Rows, int Panels, class Before = nothing_before>
 HEADWAVE_INLINE void multiply_blocks(tile<T, Rows, Panels>& c, const T* a, index block_stride, const T* panel,
-                                     index panel_stride, index depth) {
+                                     index panel_stride, index depth, const Before& before = {}) {
   clear(c);
   for (index first = 0; first < depth; first += sum_block) {
     tile<T, Rows, Panels> sum;
     clear(sum);
-    multiply_tile<Layout>(sum, a + first / depth_block * block_stride + first % depth_block * Layout::step,
-                          panel + first * vec<T>::lanes, panel_stride, smaller(depth - first, sum_block));
+    multiply_parts<Layout>(sum, a + first / depth_block * block_stride + first % depth_block * Layout::step,
+                           panel + first * vec<T>::lanes, panel_stride, smaller(depth - first, sum_block),
+                           vec<T>::lanes, before);
     HEADWAVE_UNROLL
     for (int r = 0; r < Rows; ++r) {
       HEADWAVE_UNROLL

@@ -34,7 +34,7 @@ void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range 
     T* const panel = panels + (first - base) * width;
     if (direct && first >= range.first && first + lanes <= range.last) {
       for (index channel = 0; channel < width; channel += lanes) {
-        ahead.fetch_share(lanes, width / lanes);
+        ahead.fetch_share(lanes, ahead.loops * (width / lanes));
         transpose(panel + channel * lanes, rows.plain + first * rows.x.length + channel, rows.x.length);
       }
       continue;
@@ -48,7 +48,7 @@ void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range 
         const bool present = key >= range.first && key < range.last;
         const stored_row<T> row = rows[present ? key : range.first];
         if (channel == 0) {
-          ahead.fetch_row();
+          ahead.fetch_share(1, ahead.loops);
         }
         T* const target = staged + lane * staged_stride;
         if (present) {

@@ -152,22 +152,32 @@ HEADWAVE_INLINE void fetch(const void* row, element_format format, index stride,
   }
 }
 
-/// Fetches keys or values that are wanted later, a row of one head at a time, in the order of memory: that is how it is
-/// read at full speed. Where a page or a ring ends, the wrong lines are fetched, which changes no result.
+/// Fetches keys or values that are wanted later, a row of one head at a time: in the order of memory, or, where they
+/// are not wanted before the last one is there, from several places of it in turn, which is read faster than one. Where
+/// a page or a ring ends, the wrong lines are fetched, which changes no result.
 struct rows_ahead {
   const unsigned char* at;
-  index inner_step, outer_step, inner_count, inner, left, line_step, bytes, due;
+  index places, place_step, inner_count, inner_step, outer_step, lines, line_step, left;
+  index place = 0, inner = 0, due = 0;
+  index loops = 1;  ///< so many loops over the same keys share the fetching
 
   HEADWAVE_INLINE void fetch_row() {
     if (left > 0) {
-      for (index i = 0; i < bytes; i += line_step) {
-        __builtin_prefetch(at + i, 0, 2);
+      const unsigned char* line = at;
+      HEADWAVE_UNROLL_FOUR
+      for (index i = 0; i < lines; ++i) {
+        __builtin_prefetch(line, 0, 2);
+        line += line_step;
       }
       --left;
-      at += inner_step;
-      if (++inner == inner_count) {
-        inner = 0;
-        at += outer_step;
+      at += place_step;
+      if (++place == places) {
+        place = 0;
+        at += inner_step;
+        if (++inner == inner_count) {
+          inner = 0;
+          at += outer_step;
+        }
       }
     }
   }
@@ -178,18 +188,29 @@ struct rows_ahead {
     }
   }
 };
-/// Those of heads heads from head on, rows first .. last-1, of which there may be none.
+/// Those of heads heads from head on, rows first .. last-1, of which there may be none, from at most so many places.
 template <class T>
 HEADWAVE_INLINE rows_ahead rows_to_fetch(const stored_rows& x, index batch, index head, index heads, index width,
-                                         index first, index last) {
-  const index count = first < last ? last - first : 0;
-  const index size = element_size<T>(x.format), head_step = x.head * size, row_step = x.length * size;
-  const unsigned char* const start = row_at<T>(x, batch, head, count > 0 ? first : 0).data;
-  const index stride = x.channel < 0 ? -x.channel : x.channel, line_step = stride * 64, bytes = width * stride * size;
+                                         index first, index last, index places) {
+  const index count = first < last ? last - first : 0, size = element_size<T>(x.format);
+  const index head_step = x.head * size, row_step = x.length * size, stride = x.channel < 0 ? -x.channel : x.channel;
   // Either the heads of a key or the keys of a head lie side by side.
-  return head_step < row_step
-             ? rows_ahead{start, head_step, row_step - heads * head_step, heads, 0, count * heads, line_step, bytes, 0}
-             : rows_ahead{start, row_step, head_step - count * row_step, count, 0, count * heads, line_step, bytes, 0};
+  const bool heads_inside = head_step < row_step;
+  const index inner_count = heads_inside ? heads : count, outer_count = heads_inside ? count : heads;
+  const index inner_step = heads_inside ? head_step : row_step, outer_step = heads_inside ? row_step : head_step;
+  while (outer_count % places != 0) {
+    places /= 2;
+  }
+  const index place_step = outer_count / places * outer_step;
+  return {.at = row_at<T>(x, batch, head, count > 0 ? first : 0).data,
+          .places = places,
+          .place_step = place_step,
+          .inner_count = inner_count,
+          .inner_step = inner_step - places * place_step,
+          .outer_step = outer_step - inner_count * inner_step,
+          .lines = (width * size + 63) / 64,
+          .line_step = stride * 64,
+          .left = count * heads};
 }
 
 }  // namespace headwave::detail::inline HEADWAVE_ABI::HEADWAVE_TIER

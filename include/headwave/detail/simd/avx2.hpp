@@ -78,32 +78,27 @@ HEADWAVE_INLINE void store(std::uint64_t* p, vec<std::uint64_t> v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 4), v.high);
 }
 
-HEADWAVE_INLINE void transpose_eight(float* target, const float* source, index stride) {
-  // Rows r and r + 4 share a register from the start, so that only shuffles within halves remain.
-  __m256 row[4], turned[4];
-  for (int half = 0; half < 8; half += 4) {
-    HEADWAVE_UNROLL
-    for (int r = 0; r < 4; ++r) {
-      const float* const p = source + r * stride + half;
-      row[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * stride), 1);
-    }
-    const __m256 low_01 = _mm256_unpacklo_ps(row[0], row[1]), high_01 = _mm256_unpackhi_ps(row[0], row[1]);
-    const __m256 low_23 = _mm256_unpacklo_ps(row[2], row[3]), high_23 = _mm256_unpackhi_ps(row[2], row[3]);
-    turned[0] = _mm256_shuffle_ps(low_01, low_23, 0x44);
-    turned[1] = _mm256_shuffle_ps(low_01, low_23, 0xee);
-    turned[2] = _mm256_shuffle_ps(high_01, high_23, 0x44);
-    turned[3] = _mm256_shuffle_ps(high_01, high_23, 0xee);
-    HEADWAVE_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      _mm256_storeu_ps(target + (half + c) * 16, turned[c]);
-    }
-  }
+// Rows r and r + 4 share a register from the start, so that only shuffles within halves remain.
+HEADWAVE_INLINE __m256 load_halves(const float* low, const float* high) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
 }
 HEADWAVE_INLINE void transpose(float* target, const float* source, index stride) {
   for (index row = 0; row < 16; row += 8) {
-    for (index column = 0; column < 16; column += 8) {
-      transpose_eight(target + column * 16 + row, source + row * stride + column, stride);
+    HEADWAVE_UNROLL
+    for (index column = 0; column < 16; column += 4) {
+      const float *const near = source + column, *const far = near + 4 * stride;
+      const __m256 row_0 = load_halves(near, far), row_1 = load_halves(near + stride, far + stride);
+      const __m256 row_2 = load_halves(near + 2 * stride, far + 2 * stride);
+      const __m256 row_3 = load_halves(near + 3 * stride, far + 3 * stride);
+      const __m256 low_01 = _mm256_unpacklo_ps(row_0, row_1), high_01 = _mm256_unpackhi_ps(row_0, row_1);
+      const __m256 low_23 = _mm256_unpacklo_ps(row_2, row_3), high_23 = _mm256_unpackhi_ps(row_2, row_3);
+      float* const to = target + column * 16 + row;
+      _mm256_storeu_ps(to, _mm256_shuffle_ps(low_01, low_23, 0x44));
+      _mm256_storeu_ps(to + 16, _mm256_shuffle_ps(low_01, low_23, 0xee));
+      _mm256_storeu_ps(to + 32, _mm256_shuffle_ps(high_01, high_23, 0x44));
+      _mm256_storeu_ps(to + 48, _mm256_shuffle_ps(high_01, high_23, 0xee));
     }
+    source += 8 * stride;
   }
 }
 HEADWAVE_INLINE void transpose(double* target, const double* source, index stride) {
