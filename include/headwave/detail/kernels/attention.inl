@@ -111,49 +111,67 @@ struct attention_task {
     return bits_of(-sink) == negative_infinity_bits<T> ? -lowest_finite<T>() : sink;
   }
 
-  /// A row begins with what is not in the key tensor: its sink, which is a score without a value, the bias key and the
-  /// zero key.
+  /// Whether a row begins with nothing, not with what is not in the key tensor: its sink, which is a score without a
+  /// value, the bias key and the zero key.
+  HEADWAVE_INLINE bool starts_empty() const { return !a.sinks && !a.bias_key && !a.zero_key; }
+
   void start_rows() const {
+    clear_elements(output(0), rows * parts.value_width);
+    clear_elements(sums(0), rows * lanes);
+    clear_elements(moments(0), a.entropy.data ? rows * lanes : 0);
     for (index r = 0; r < rows; ++r) {
-      const T sink = sink_of(r);
-      const bool has_sink = bits_of(sink) != negative_infinity_bits<T>;
-      const T bias_score = a.bias_key ? bias_key_score(r) : T(0);
-      T start = has_sink ? sink : lowest_finite<T>();
-      start = a.bias_key && !(bias_score < start) ? bias_score : start;
-      start = a.zero_key && start < T(0) ? T(0) : start;
-      const T of_bias = a.bias_key ? power_of(bias_score, start) : T(0);
-      reference(r) = start;
-      const T of_sink = has_sink ? power_of(sink, start) : T(0), of_zero = a.zero_key ? power_of(T(0), start) : T(0);
-      store(sums(r), broadcast(T(0)));
-      sums(r)[0] = of_sink + of_bias + of_zero;
-      if (a.maximum.data) {
-        maximum_of(r) = !a.bias_key ? negative_infinity<T>() : bias_score;
-        maximum_of(r) = a.zero_key && maximum_of(r) < T(0) ? T(0) : maximum_of(r);
-      }
-      if (a.entropy.data) {
-        store(moments(r), broadcast(T(0)));
-        moments(r)[0] = (has_sink ? of_sink * (sink - start) : T(0)) + of_bias * (bias_score - start) - of_zero * start;
-      }
-      for (index c = 0; c < parts.value_width; c += lanes) {
-        store(output(r) + c, broadcast(T(0)));
-      }
-      for (index c = 0; a.bias_key && c < parts.value_width; c += lanes) {
-        const vec<T> value = load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c);
-        store(output(r) + c, multiply(broadcast(of_bias), value));
-      }
-      if (row_of(r).weights >= 0) {
-        for (index key = 0; key < a.key_length; key += lanes) {
-          store_first(weights_of(r) + key * a.weights.channel, a.weights.channel, broadcast(negative_infinity<T>()),
-                      a.key_length - key);
-        }
-        index key = a.key_length;
-        if (a.bias_key) {
-          weights_of(r)[key++ * a.weights.channel] = bias_score;
-        }
-        if (a.zero_key) {
-          weights_of(r)[key * a.weights.channel] = T(0);
-        }
-      }
+      reference(r) = lowest_finite<T>();
+    }
+    for (index r = 0; a.maximum.data && r < rows; ++r) {
+      maximum_of(r) = negative_infinity<T>();
+    }
+    for (index r = 0; !starts_empty() && r < rows; ++r) {
+      start_with_extra_keys(r);
+    }
+    for (index r = 0; a.weights.data && r < rows; ++r) {
+      start_weights(r);
+    }
+  }
+
+  void start_with_extra_keys(index r) const {
+    const T sink = sink_of(r);
+    const bool has_sink = bits_of(sink) != negative_infinity_bits<T>;
+    const T bias_score = a.bias_key ? bias_key_score(r) : T(0);
+    T start = has_sink ? sink : lowest_finite<T>();
+    start = a.bias_key && !(bias_score < start) ? bias_score : start;
+    start = a.zero_key && start < T(0) ? T(0) : start;
+    const T of_bias = a.bias_key ? power_of(bias_score, start) : T(0);
+    reference(r) = start;
+    const T of_sink = has_sink ? power_of(sink, start) : T(0), of_zero = a.zero_key ? power_of(T(0), start) : T(0);
+    sums(r)[0] = of_sink + of_bias + of_zero;
+    if (a.maximum.data) {
+      const T largest = a.bias_key ? bias_score : negative_infinity<T>();
+      maximum_of(r) = a.zero_key && largest < T(0) ? T(0) : largest;
+    }
+    if (a.entropy.data) {
+      moments(r)[0] = (has_sink ? of_sink * (sink - start) : T(0)) + of_bias * (bias_score - start) - of_zero * start;
+    }
+    for (index c = 0; a.bias_key && c < parts.value_width; c += lanes) {
+      const vec<T> value = load_first(a.bias_value + kv_head * a.value_dim + c, 1, a.value_dim - c);
+      store(output(r) + c, multiply(broadcast(of_bias), value));
+    }
+  }
+
+  /// Weights that are asked for hold scores until the row's sum is known.
+  void start_weights(index r) const {
+    if (row_of(r).weights < 0) {
+      return;
+    }
+    for (index key = 0; key < a.key_length; key += lanes) {
+      store_first(weights_of(r) + key * a.weights.channel, a.weights.channel, broadcast(negative_infinity<T>()),
+                  a.key_length - key);
+    }
+    index key = a.key_length;
+    if (a.bias_key) {
+      weights_of(r)[key++ * a.weights.channel] = bias_key_score(r);
+    }
+    if (a.zero_key) {
+      weights_of(r)[key * a.weights.channel] = T(0);
     }
   }
 
@@ -390,24 +408,33 @@ struct attention_task {
     return static_cast<T>(entropy + __builtin_exp(log_weight) * log_weight);
   }
 
-  void finish_row(index row) const {
-    fetch<1, T>(out_row(smaller(row + fetch_distance, rows - 1)), a.out.format, a.out.channel, a.value_dim);
-    const T sum = reduce_add(load(sums(row)));
-    const bool empty = bits_of(sum) == 0;
-    const vec<T> divisor = broadcast(empty ? T(1) : sum);
-    void* const out = out_row(row);
-    const bool whole = whole_vecs<T>(a.out, a.value_dim) == a.value_dim;
-    T* const quotients = whole ? static_cast<T*>(out) : output(row);
-    for (index c = 0; c < a.value_dim; c += lanes) {
-      store(quotients + c, divide(load(output(row) + c), divisor));
+  /// Output, and what else is asked for. Fetches the place of a later row's output.
+  void finish_rows() const {
+    const index count = a.value_dim;
+    const bool whole = whole_vecs<T>(a.out, count) == count;
+    for (index r = 0; r < rows; ++r) {
+      fetch<1, T>(out_row(smaller(r + fetch_distance, rows - 1)), a.out.format, a.out.channel, count);
+      const T sum = reduce_add(load(sums(r)));
+      const vec<T> divisor = broadcast(bits_of(sum) == 0 ? T(1) : sum);
+      void* const out = out_row(r);
+      T* const from = output(r);
+      T* const to = whole ? static_cast<T*>(out) : from;
+      for (index c = 0; c < count; c += lanes) {
+        store(to + c, divide(load(from + c), divisor));
+      }
+      if (!whole) {
+        write_row(a.out, out, from, count);
+      }
+      finish_outputs(r, sum, divisor);
     }
-    if (!whole) {
-      write_row(a.out, out, output(row), a.value_dim);
-    }
+  }
+
+  HEADWAVE_INLINE void finish_outputs(index row, T sum, vec<T> divisor) const {
     if (a.lse.data) {
       place(a.lse, row) =
-          empty ? negative_infinity<T>()
-                : static_cast<T>(static_cast<double>(reference(row)) + __builtin_log(static_cast<double>(sum)));
+          bits_of(sum) == 0
+              ? negative_infinity<T>()
+              : static_cast<T>(static_cast<double>(reference(row)) + __builtin_log(static_cast<double>(sum)));
     }
     if (a.maximum.data) {
       place(a.maximum, row) = maximum_of(row);
@@ -429,7 +456,6 @@ struct attention_task {
   }
 
   void run() {
-    const bool starts_empty = !a.sinks && !a.bias_key && !a.zero_key;
     place_rows();
     start_rows();
     pack_queries();
@@ -451,16 +477,14 @@ struct attention_task {
                                        count,
                                        range,
                                        visible_runs(first, count, range),
-                                       starts_empty && block_first <= wanted.first};
+                                       starts_empty() && block_first <= wanted.first};
           if (step.runs.count > 0) {
             with_rows(count, step);
           }
         }
       }
     }
-    for (index r = 0; r < rows; ++r) {
-      finish_row(r);
-    }
+    finish_rows();
   }
 };
 

@@ -275,9 +275,7 @@ struct decode_task {
       const index start = range.first - range.first % lanes;
       for (index h = 0; h < heads; ++h) {
         take_block_powers(h, block, start, round_up(range.last, lanes));
-        for (index i = 0; i < plan.output_size; i += lanes) {
-          store(output(h, block) + i, broadcast(T(0)));
-        }
+        clear_elements(output(h, block), plan.output_size);
       }
       for (index key = range.first; key < range.last; key += decode_step) {
         const key_range step{key, smaller(range.last, key + decode_step)};
@@ -315,9 +313,7 @@ struct decode_task {
           }
         }
       }
-      for (index r = 0; r < plan.rows; ++r) {
-        rows.finish_row(r);
-      }
+      rows.finish_rows();
     }
   }
 };

@@ -159,6 +159,14 @@ HEADWAVE_INLINE int rows_of_tile(index rows, index first) {
   return static_cast<int>(left);
 }
 
+/// count: a multiple of lanes.
+template <class T>
+HEADWAVE_INLINE void clear_elements(T* p, index count) {
+  for (index i = 0; i < count; i += vec<T>::lanes) {
+    store(p + i, broadcast(T(0)));
+  }
+}
+
 /// Copies count elements. Not inlined, as load_first and store_first stand in many places.
 template <class T>
 HEADWAVE_NOINLINE void copy_elements(T* to, index to_stride, const T* from, index from_stride, index count) {

@@ -76,13 +76,14 @@ void pack_head_keys(T* panels, const head_rows<T>& rows, index width, key_range 
 /// Values as panels [group of channels][key][channel], the first key being base. Returns whether all of them are
 /// finite.
 template <class T>
-bool pack_head_values(T* panels, const head_rows<T>& rows, index width, key_range range, index base) {
+bool pack_head_values(T* panels, head_rows<T> rows, index width, key_range range, index base) {
   constexpr index lanes = vec<T>::lanes;
-  const index whole = whole_vecs<T>(rows.x, width);
+  const index whole = whole_vecs<T>(rows.x, width), stride = rows.x.channel;
+  const element_format format = rows.x.format;
   bool finite = true;
   for (index key = range.first; key < range.last; ++key) {
     const stored_row<T> row = rows[key];
-    fetch<0, T>(rows[smaller(key + fetch_distance, range.last - 1)].data, rows.x.format, rows.x.channel, width);
+    fetch<0, T>(rows[smaller(key + fetch_distance, range.last - 1)].data, format, stride, width);
     T* const target = panels + (key - base) * lanes;
     for (index c = 0; c < whole; c += lanes) {
       const vec<T> chunk = load(reinterpret_cast<const T*>(row.data) + c);

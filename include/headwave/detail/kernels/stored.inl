@@ -128,14 +128,16 @@ struct head_rows {
   const stored_rows& x;
   index batch, head;
   const T* plain;
+  index length;
 
   HEADWAVE_INLINE head_rows(const stored_rows& rows, index b, index h)
       : x(rows),
         batch(b),
         head(h),
-        plain(is_plain<T>(rows) ? static_cast<const T*>(rows.data) + b * rows.batch + h * rows.head : nullptr) {}
+        plain(is_plain<T>(rows) ? static_cast<const T*>(rows.data) + b * rows.batch + h * rows.head : nullptr),
+        length(rows.length) {}
   HEADWAVE_INLINE stored_row<T> operator[](index row) const {
-    return plain ? stored_row<T>{bytes_of(plain + row * x.length), T(1)} : row_at<T>(x, batch, head, row);
+    return plain ? stored_row<T>{bytes_of(plain + row * length), T(1)} : row_at<T>(x, batch, head, row);
   }
 };
 
