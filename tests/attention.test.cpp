@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <headwave/attention.hpp>
+#include <headwave/relative_position.hpp>
 
 #include "support/attention_check.hpp"
 #include "support/catch.hpp"
@@ -122,6 +123,20 @@ TEMPLATE_TEST_CASE("positions: query_start, query_starts, windows", "[attention]
   const std::vector<std::int64_t> same = {1, 1};
   CHECK(same_bits(p({.causal = true, .query_start = 1}), p({.causal = true, .query_starts = same})) == "");
   CHECK(same_bits(p({.causal = true}), p({.causal = true, .query_start = 2})) == "");
+}
+
+// Each row sees one key, so it is that key's value.
+TEMPLATE_TEST_CASE("ordinary sizes are no overflow where std::size_t has 32 bits", "[attention]", float, double) {
+  random_source random(41);
+  const auto q = random.tensor<TestType>({2, 300, 8, 64});
+  const auto k = random.tensor<TestType>({2, 1, 8, 64}), v = random.tensor<TestType>({2, 1, 8, 1});
+  const hw::tensor_view<const TestType, 4> repeated(v.data(), {2, 300, 8, 1}, {8, 0, 1, 1});
+  CHECK(same_bits(hw::scaled_dot_product_attention(q, k, v), repeated) == "");
+  if constexpr (sizeof(std::size_t) == 4) {
+    const hw::tensor<TestType, 2> table({32, 8});
+    CHECK(error_of([&] { hw::t5_distance_bias(table, {.max_distance = (std::int64_t{1} << 32) + 1}); }) ==
+          "t5_distance_bias: size overflows: 2 * 2147483647");
+  }
 }
 
 TEMPLATE_TEST_CASE("extreme positions and window counts do not wrap", "[attention]", float, double) {

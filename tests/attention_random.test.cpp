@@ -134,7 +134,7 @@ TEMPLATE_TEST_CASE("inputs and outputs of any strides", "[attention][random]", f
         random.integer(1, 40), random.integer(1, 40)};
     const random_problem<TestType> problem(s, random, 0.2);
     const auto any = [&] {
-      return spacing{std::ptrdiff_t(random.integer(0, 6)) - 3, random.integer(0, 9), random.chance(0.5)};
+      return spacing{hw::index(random.integer(0, 6)) - 3, random.integer(0, 9), random.chance(0.5)};
     };
     const auto usable = [&] {
       spacing layout = any();

@@ -214,7 +214,7 @@ problems<T> linear_problems() {
       const auto project =
           std::make_shared<const hw::linear<T>>(random.tensor<T>({columns, in}), random.tensor<T>({columns}));
       const auto x = std::make_shared<const hw::tensor<T, 3>>(random.tensor<T>({1, rows, in}));
-      const std::ptrdiff_t stride = columns % 4 == 0 ? 1 : -2;
+      const hw::index stride = columns % 4 == 0 ? 1 : -2;
       list.push_back({std::to_string(rows) + " x " + std::to_string(in) + " x " + std::to_string(columns),
                       columns >= 64, [=](const hw::executor_ref& executor) {
                         window<T, 3> out({1, rows, columns}, {.last_stride = stride});

@@ -93,7 +93,7 @@ TEST_CASE("memory up to an inaccessible page is aligned, and ends there", "[guar
   CHECK(reinterpret_cast<std::uintptr_t>(&view(2, 4) + 1) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) == 0);
   operand_memory other(place::beginning, {.last_stride = -1, .gap = 1, .reversed = true});
   const auto reversed = other.input(hw::tensor<double, 2>({3, 5}));
-  CHECK(reversed.strides() == std::array<std::ptrdiff_t, 2>{-6, -1});
+  CHECK(reversed.strides() == std::array<hw::index, 2>{-6, -1});
   CHECK(reinterpret_cast<std::uintptr_t>(&reversed(2, 4)) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) == 0);
 }
 
@@ -322,7 +322,7 @@ std::string faults_of_attention(const random_problem<T>& p, const wanted_outputs
 }
 
 std::vector<spacing> plain_and_another(random_source& random) {
-  const std::ptrdiff_t stride = random.chance(0.5) ? 1 : random.chance(0.5) ? 3 : -1;
+  const hw::index stride = random.chance(0.5) ? 1 : random.chance(0.5) ? 3 : -1;
   return {{.gap = 0}, {.last_stride = stride, .gap = random.integer(0, 5), .reversed = random.chance(0.3)}};
 }
 

@@ -259,7 +259,7 @@ TEMPLATE_TEST_CASE("merging: strides and canaries", "[merge]", float, double) {
     const auto b = random_part<TestType>(random, 2, 5, 3, value_dim, 4);
     a.lse(0, 2, 1) = static_cast<TestType>(-infinity);
     const auto expected = merge(a, b);
-    for (const std::ptrdiff_t last_stride : {1, 2, -1}) {
+    for (const hw::index last_stride : {1, 2, -1}) {
       CAPTURE(value_dim, last_stride);
       const window<TestType, 4> out_a(a.out, {.last_stride = last_stride, .gap = 2});
       const window<TestType, 3> lse_a(a.lse, {.last_stride = last_stride, .gap = 1, .reversed = true});

@@ -204,7 +204,7 @@ TEMPLATE_TEST_CASE("learned positions are added", "[relative][learned]", float, 
     const auto x = random.tensor<TestType>({2, 5, d_model});
     const auto table = random.tensor<TestType>({9, d_model});
     const std::vector<std::int32_t> positions = {8, 0, 3, 3, 1};
-    for (const std::ptrdiff_t last_stride : {1, 2, -1}) {
+    for (const hw::index last_stride : {1, 2, -1}) {
       CAPTURE(d_model, last_stride);
       const window<TestType, 3> consecutive(x, {.last_stride = last_stride, .gap = 2});
       const window<TestType, 3> scattered(x, {.last_stride = last_stride, .reversed = true});

@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("rotary: random shapes, strides, layouts and positions to 2^3
     const std::int64_t first = random_position(random);
     auto expected = plain_rotation(options, first);
     expected.inverse = random.chance(0.3);
-    const std::ptrdiff_t last_stride = random.chance(0.7) ? 1 : random.chance(0.5) ? 2 : -1;
+    const hw::index last_stride = random.chance(0.7) ? 1 : random.chance(0.5) ? 2 : -1;
     window<T, 4> q(x, {.last_stride = last_stride, .gap = random.integer(0, 3), .reversed = random.chance(0.3)});
     const hw::rotary_embedding rope(options);
     expected.inverse ? rope.apply_inverse(q.view(), first) : rope.apply(q.view(), first);
@@ -171,7 +171,7 @@ TEMPLATE_TEST_CASE("rotary: a token's bits do not depend on how it is asked for"
             x.extents(), [&](const auto& at) { support::element(transposed, at) = support::element(x.view(), at); });
         rope.apply(transposed, start);
         faults += same_bits(transposed, whole);
-        for (const std::ptrdiff_t last_stride : {2, -1}) {
+        for (const hw::index last_stride : {2, -1}) {
           window<T, 4> strided(x, {.last_stride = last_stride, .gap = 1});
           rope.apply(strided.view(), start);
           faults += same_bits(strided.view(), whole);

@@ -72,7 +72,7 @@ TEMPLATE_TEST_CASE("softmax: strides, canaries, in place", "[softmax]", float, d
   for (const std::size_t length : sizes{1, 3, 8, 17, 64, 65}) {
     const auto x = random.tensor<TestType>({4, 3, length});
     const auto expected = hw::softmax(x);
-    for (const std::ptrdiff_t last_stride : {1, 2, -1}) {
+    for (const hw::index last_stride : {1, 2, -1}) {
       const window<TestType, 3> in(x, {.last_stride = last_stride, .gap = 1, .reversed = true});
       window<TestType, 3> out({4, 3, length}, {.last_stride = last_stride, .gap = 2});
       hw::softmax_into(out.view(), in.view());

@@ -100,11 +100,11 @@ void run_attention_task(const attention_arguments<T>& a, decode_pass pass, index
   scratch_frame frame;
   if (is_decode(a)) {
     const decode_plan<T> plan(a, wanted);
-    T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.task_size));
+    T* const workspace = frame.take<T>(static_cast<std::uint64_t>(plan.task_size));
     HEADWAVE_DISPATCH(decode<T>(a, plan, pass, task, shared, workspace))
   } else {
     const attention_plan<T> plan(a, wanted);
-    T* const workspace = frame.take<T>(static_cast<std::size_t>(plan.parts.size));
+    T* const workspace = frame.take<T>(static_cast<std::uint64_t>(plan.parts.size));
     HEADWAVE_DISPATCH(attention<T>(a, plan, task, workspace))
   }
 }
@@ -130,14 +130,14 @@ void run_attention(const attention_arguments<T>* calls, index count, const execu
     const bool shares = has_rows(calls[c]) && is_decode(calls[c]);
     memory_before[c + 1] = memory_before[c] + (shares ? decode_plan<T>(calls[c], wanted_of(c)).shared_size : 0);
   }
-  T* const shared = frame.take<T>(static_cast<std::size_t>(memory_before[count]));
+  T* const shared = frame.take<T>(static_cast<std::uint64_t>(memory_before[count]));
   if (count > 1 && wanted <= 1) {
     // What the last call needs is asked for before the first one writes.
     index largest = 0;
     for (index c = 0; c < count; ++c) {
       largest = larger(largest, has_rows(calls[c]) ? workspace_of(calls[c], wanted_of(c)) : 0);
     }
-    scratch_frame().take<T>(static_cast<std::size_t>(largest));
+    scratch_frame().take<T>(static_cast<std::uint64_t>(largest));
   }
   for (const decode_pass pass : {decode_pass::scores, decode_pass::values, decode_pass::finish}) {
     tasks_before[0] = 0;
@@ -215,8 +215,8 @@ void run_with_weight_sums(const attention_arguments<T>& call, const weight_sums<
   T* const weights =
       frame.take<T>(checked_product(function, static_cast<std::size_t>(step), static_cast<std::size_t>(row_size)));
   T* const sum = frame.take<T>(count);
-  std::int64_t* const starts = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
-  std::int64_t* const lengths = frame.take<std::int64_t>(static_cast<std::size_t>(call.batch));
+  std::int64_t* const starts = frame.take<std::int64_t>(static_cast<std::uint64_t>(call.batch));
+  std::int64_t* const lengths = frame.take<std::int64_t>(static_cast<std::uint64_t>(call.batch));
   const strided4<T> chunk{weights, call.heads * step * keys, step * keys, keys, 1};
   const auto add_weights = [&](const auto& target, index b, index h, index row) {
     const T* const source = weights + b * chunk.batch + h * chunk.head + row * chunk.length;
@@ -434,7 +434,7 @@ void attend(const attention_operands& operands, const attention_options<T>& opti
     }
     return;
   }
-  attention_arguments<T>* const calls = frame.take<attention_arguments<T>>(static_cast<std::size_t>(sequences));
+  attention_arguments<T>* const calls = frame.take<attention_arguments<T>>(static_cast<std::uint64_t>(sequences));
   for (index n = 0; n < sequences; ++n) {
     calls[n] = sequence_of(a, options, n);
   }

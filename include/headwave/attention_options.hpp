@@ -172,11 +172,11 @@ inline void check_shapes(const attention_shape& s) {
     s.fail_with("heads must be a positive multiple of kv_heads: " + std::to_string(s.query[2]) + " over " +
                 std::to_string(s.key[2]));
   }
-  // Whatever a call keeps is less than so many numbers for each element, and its size can be counted.
+  // Whatever a call keeps is less than so many numbers for each element, and an index can count it.
   for (const std::array<std::size_t, 4>& extents : {s.query, s.key, s.value}) {
-    std::size_t size = 16 * 1024;
+    std::uint64_t size = 16 * 1024;
     for (const std::size_t extent : extents) {
-      size = checked_product(s.function, size, extent ? extent : 1);
+      size = checked_product_of<std::uint64_t>(s.function, size, extent ? extent : 1);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <headwave/version.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 // Settings, each of which a user may define before the first include:
 //   HEADWAVE_THROW(error)      what reports bad input. Default: throw, or without exceptions print to stderr and abort.
@@ -41,6 +42,6 @@
 namespace headwave {
 
 /// Signed type of every stride, position and offset: differences of positions never wrap.
-using index = std::ptrdiff_t;
+using index = std::int64_t;
 
 }  // namespace headwave

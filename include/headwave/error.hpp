@@ -69,13 +69,17 @@ inline std::string differ(const char* rule, std::size_t a, std::size_t b) {
   return std::string(rule) + ": " + std::to_string(a) + " != " + std::to_string(b);
 }
 
-/// a * b, or an error where the product does not fit a signed index.
-constexpr std::size_t checked_product(const char* function, std::size_t a, std::size_t b) {
-  std::size_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product) || product > static_cast<std::size_t>(PTRDIFF_MAX)) {
+/// a * b, or an error where the product does not fit the signed type of that size.
+template <class Size>
+constexpr Size checked_product_of(const char* function, Size a, Size b) {
+  Size product = 0;
+  if (__builtin_mul_overflow(a, b, &product) || product > static_cast<Size>(-1) / 2) {
     fail(function, "size overflows: " + std::to_string(a) + " * " + std::to_string(b));
   }
   return product;
+}
+constexpr std::size_t checked_product(const char* function, std::size_t a, std::size_t b) {
+  return checked_product_of<std::size_t>(function, a, b);
 }
 
 /// a + b likewise.

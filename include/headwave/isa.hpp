@@ -146,7 +146,11 @@ inline isa active_isa() {
         }
       }
     }
-    detail::chosen_isa.store(chosen, std::memory_order_relaxed);
+    // What another thread has set or chosen in the meantime counts.
+    int in_use = -1;
+    if (!detail::chosen_isa.compare_exchange_strong(in_use, chosen, std::memory_order_relaxed)) {
+      chosen = in_use;
+    }
   }
   return static_cast<isa>(chosen);
 #endif

@@ -91,7 +91,7 @@ void run_product(const gemm_arguments<T>& product, const executor_ref& executor)
   run_tasks(executor, wanted, row_groups * column_groups, [&product, row_groups, column_groups](index task) {
     const gemm_arguments<T> part = part_of_product(product, row_groups, column_groups, task);
     scratch_frame frame;
-    T* const workspace = frame.take<T>(static_cast<std::size_t>(gemm_workspace(part)));
+    T* const workspace = frame.take<T>(static_cast<std::uint64_t>(gemm_workspace(part)));
     HEADWAVE_DISPATCH(gemm<T>(part, workspace))
   });
 }

@@ -184,7 +184,7 @@ void reserve_for_output(const layer_columns<T>& joined) {
   gemm_arguments<T> product{};
   product.rows = static_cast<index>(joined.batch * joined.length);
   product.depth = static_cast<index>(joined.width);
-  scratch_frame().take<T>(static_cast<std::size_t>(gemm_workspace(product)));
+  scratch_frame().take<T>(static_cast<std::uint64_t>(gemm_workspace(product)));
 }
 
 /// The gate, and the output projection.

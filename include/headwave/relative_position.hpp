@@ -139,7 +139,10 @@ class t5_buckets {
 
 /// Elements of clipped_biases for so many heads.
 inline std::size_t clipped_biases_size(const char* function, std::size_t heads, std::int64_t max_distance) {
-  const auto distances = static_cast<std::size_t>(max_distance < 0 ? 0 : max_distance);
+  // What no std::size_t counts is too much below.
+  const auto distances = static_cast<std::size_t>(max_distance < 0             ? 0
+                                                  : max_distance < PTRDIFF_MAX ? max_distance
+                                                                               : PTRDIFF_MAX);
   return checked_product(function, heads, checked_product(function, 2, distances) + 1);
 }
 

@@ -468,8 +468,8 @@ void rotate(const tensor_view<T, 4>& q, const rotary_tables& tables, const posit
     const index count = padded_pairs(tables.pairs), row_size = rotary_row_size(count, tables.interleaved);
     scratch_frame frame;
     rotary_row_maker<T> maker(tables, positions, inverse, frame);
-    T* const rows = frame.take<T>(static_cast<std::size_t>(block * row_size));
-    T* const buffer = frame.take<T>(static_cast<std::size_t>(2 * count));
+    T* const rows = frame.take<T>(static_cast<std::uint64_t>(block * row_size));
+    T* const buffer = frame.take<T>(static_cast<std::uint64_t>(2 * count));
     while (first < last) {
       const index sample = first / length, token = first % length;
       index size = block < last - first ? block : last - first;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compiled with -O3 -ffast-math, under which a comparison with infinity or NaN may be folded away. So the results are
-// looked at as bits.
+// Compiled with -O3 -ffast-math, and by .ci/run with -Ofast, under which a comparison with infinity or NaN may be
+// folded away. So the results are looked at as bits.
 #include <headwave/attention.hpp>
 #include <headwave/merge_attention.hpp>
 #include <headwave/numeric.hpp>
@@ -15,7 +15,7 @@ namespace hw = headwave;
 
 namespace {
 
-constexpr std::uint32_t quiet_nan = 0x7fc00000, minus_infinity = 0xff800000;
+constexpr std::uint32_t quiet_nan = 0x7fc00000, minus_infinity = 0xff800000, plus_infinity = 0x7f800000;
 
 std::uint32_t bits(float x) {
   std::uint32_t word = 0;
@@ -43,10 +43,9 @@ void expect(bool holds, const char* what) {
   }
 }
 
-}  // namespace
-
-int main() {
-  constexpr std::size_t queries = 3, keys = 11, width = 9;
+// Row r is one of three: 0 sees nothing, 1 the key 4, 2 all but the last key. Few rows and many go different ways.
+void check_masks(std::size_t queries) {
+  constexpr std::size_t keys = 11, width = 9;
   hw::tensor<float, 4> q({1, queries, 1, width}), k({1, keys, 1, width}), v({1, keys, 1, width});
   for (std::size_t s = 0; s < keys; ++s) {
     for (std::size_t c = 0; c < width; ++c) {
@@ -54,40 +53,66 @@ int main() {
       v(0, s, 0, c) = static_cast<float>(10 * s + c);
     }
   }
-
-  // Query 0 sees nothing, query 1 the key 4, query 2 all but the last key, which holds NaN.
   hw::tensor<bool, 2> visible({queries, keys});
   hw::tensor<float, 2> bias({queries, keys});
-  visible(1, 4) = true;
-  for (std::size_t s = 0; s < keys; ++s) {
-    visible(2, s) = s + 1 != keys;
-    bias(0, s) = from_bits(minus_infinity);
-    bias(1, s) = from_bits(s == 4 ? 0 : minus_infinity);
-    bias(2, s) = s + 1 != keys ? -FLT_MAX : from_bits(minus_infinity);
+  for (std::size_t r = 0; r < queries; ++r) {
+    for (std::size_t s = 0; s < keys; ++s) {
+      visible(r, s) = r % 3 == 1 ? s == 4 : r % 3 == 2 && s + 1 != keys;
+      bias(r, s) = visible(r, s) ? r % 3 == 2 ? -FLT_MAX : 0 : from_bits(minus_infinity);
+    }
   }
-  for (std::size_t c = 0; c < width; ++c) {
-    k(0, keys - 1, 0, c) = v(0, keys - 1, 0, c) = from_bits(quiet_nan);
-  }
-
   hw::tensor<float, 3> lse({1, 1, queries});
-  for (const bool by_bias : {false, true}) {
-    hw::attention_options<float> options;
-    options.lse = lse;
-    if (by_bias) {
-      options.bias = bias;
-    } else {
-      options.visible = visible;
-    }
-    const hw::tensor<float, 4> out = hw::scaled_dot_product_attention(q, k, v, options);
+  hw::tensor<float, 4> weights({1, 1, queries, keys});
+  for (const std::uint32_t blocked : {quiet_nan, minus_infinity, plus_infinity}) {
     for (std::size_t c = 0; c < width; ++c) {
-      expect(bits(out(0, 0, 0, c)) == 0, "a query that sees nothing gives zeros");
-      expect(near(out(0, 1, 0, c), v(0, 4, 0, c)), "one visible key gives its value");
-      // The query is zero, so all scores agree and the result is the mean of the values, (0 + ... + 9) * 10 / 10 + c.
-      expect(near(out(0, 2, 0, c), 45.0f + static_cast<float>(c)), "blocked NaN does not reach the mean of the others");
+      k(0, keys - 1, 0, c) = v(0, keys - 1, 0, c) = from_bits(blocked);
     }
-    expect(bits(lse(0, 0, 0)) == minus_infinity, "the log-sum-exp of nothing is -inf");
+    for (const bool by_bias : {false, true}) {
+      hw::attention_options<float> options;
+      options.lse = lse;
+      options.weights = weights;
+      if (by_bias) {
+        options.bias = bias;
+      } else {
+        options.visible = visible;
+      }
+      const hw::tensor<float, 4> out = hw::scaled_dot_product_attention(q, k, v, options);
+      for (std::size_t r = 0; r < queries; ++r) {
+        for (std::size_t c = 0; c < width; ++c) {
+          const float y = out(0, r, 0, c);
+          expect(r % 3 != 0 || bits(y) == 0, "a query that sees nothing gives zeros");
+          expect(r % 3 != 1 || near(y, v(0, 4, 0, c)), "one visible key gives its value");
+          // The query is zero, so all scores agree: the mean of the values is (0 + ... + 9) * 10 / 10 + c.
+          expect(r % 3 != 2 || near(y, 45.0f + static_cast<float>(c)), "what is blocked does not reach a mean");
+        }
+        for (std::size_t s = 0; s < keys; ++s) {
+          expect(visible(r, s) || bits(weights(0, 0, r, s)) == 0, "a blocked key has no weight");
+        }
+        expect(r % 3 != 0 || bits(lse(0, 0, r)) == minus_infinity, "the log-sum-exp of nothing is -inf");
+      }
+    }
   }
+}
 
+// Scores far below any constant that could stand for -infinity.
+void check_low_scores() {
+  const float query[] = {-30000}, keys[] = {1, 0}, values[] = {2, 50};
+  const hw::tensor_view<const float, 4> q(query, {1, 1, 1, 1}), k(keys, {1, 2, 1, 1}), v(values, {1, 2, 1, 1});
+  const std::int64_t one[] = {1};
+  hw::attention_options<float> options;
+  options.scale = 1;
+  options.key_lengths = one;
+  expect(near(hw::scaled_dot_product_attention(q, k, v, options)(0, 0, 0, 0), 2), "a key past the length is blocked");
+}
+
+}  // namespace
+
+int main() {
+  check_masks(3);
+  check_masks(30);
+  check_low_scores();
+
+  constexpr std::size_t queries = 3, width = 9;
   // Rows 1 and 2 see nothing on one side, where NaN lies, and row 0 on both.
   hw::tensor<float, 4> out_a({1, queries, 1, width}), out_b({1, queries, 1, width});
   hw::tensor<float, 3> lse_a({1, 1, queries}), lse_b({1, 1, queries});

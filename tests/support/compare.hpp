@@ -53,10 +53,10 @@ void for_each_index(const extents<Rank>& shape, Visit visit) {
 
 /// The element's distance from data(), in elements, computed here and not by the view.
 template <std::size_t Rank>
-std::ptrdiff_t offset_of(const std::array<std::ptrdiff_t, Rank>& strides, const extents<Rank>& at) {
-  std::ptrdiff_t offset = 0;
+hw::index offset_of(const std::array<hw::index, Rank>& strides, const extents<Rank>& at) {
+  hw::index offset = 0;
   for (std::size_t axis = 0; axis < Rank; ++axis) {
-    offset += static_cast<std::ptrdiff_t>(at[axis]) * strides[axis];
+    offset += static_cast<hw::index>(at[axis]) * strides[axis];
   }
   return offset;
 }
@@ -235,9 +235,9 @@ std::string same_bits(const A& a, const B& b) {
 
 /// How a window lies in its memory.
 struct spacing {
-  std::ptrdiff_t last_stride = 1;  ///< of the last axis; negative reads it backwards
-  std::size_t gap = 3;             ///< elements between the blocks of each outer axis
-  bool reversed = false;           ///< outer axes have negative strides
+  hw::index last_stride = 1;  ///< of the last axis; negative reads it backwards
+  std::size_t gap = 3;        ///< elements between the blocks of each outer axis
+  bool reversed = false;      ///< outer axes have negative strides
 };
 
 /// A strided view into memory of its own that is full of canaries. Every canary is a NaN: what reads one shows it in
@@ -246,17 +246,17 @@ template <class T, std::size_t Rank>
 class window {
  public:
   explicit window(const extents<Rank>& shape, spacing layout = {}) {
-    std::array<std::ptrdiff_t, Rank> strides{};
-    std::ptrdiff_t lowest = 0;
-    std::ptrdiff_t stride = layout.last_stride;
+    std::array<hw::index, Rank> strides{};
+    hw::index lowest = 0;
+    hw::index stride = layout.last_stride;
     for (std::size_t axis = Rank; axis-- > 0;) {
-      const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(shape[axis]);
+      const hw::index count = static_cast<hw::index>(shape[axis]);
       strides[axis] = stride;
       lowest += stride < 0 && count > 0 ? stride * (count - 1) : 0;
-      stride = std::abs(stride) * (count > 0 ? count : 1) + static_cast<std::ptrdiff_t>(layout.gap);
+      stride = std::abs(stride) * (count > 0 ? count : 1) + static_cast<hw::index>(layout.gap);
       stride = layout.reversed ? -stride : stride;
     }
-    constexpr std::ptrdiff_t margin = 21;
+    constexpr hw::index margin = 21;
     memory_.assign(static_cast<std::size_t>(std::abs(stride) + 2 * margin), canary());
     view_ = hw::tensor_view<T, Rank>(memory_.data() + margin - lowest, shape, strides);
   }

@@ -125,13 +125,13 @@ class operand_memory {
   auto copy(const X& source, std::shared_ptr<guarded_bytes>& bytes) {
     constexpr std::size_t rank = X::rank();
     using T = typename X::value_type;
-    std::array<std::ptrdiff_t, rank> strides{};
-    std::ptrdiff_t lowest = 0, highest = 0;
-    std::ptrdiff_t stride = where_ == place::ordinary ? 1 : layout_.last_stride;
-    const auto gap = static_cast<std::ptrdiff_t>(where_ == place::ordinary ? 0 : layout_.gap);
+    std::array<hw::index, rank> strides{};
+    hw::index lowest = 0, highest = 0;
+    hw::index stride = where_ == place::ordinary ? 1 : layout_.last_stride;
+    const auto gap = static_cast<hw::index>(where_ == place::ordinary ? 0 : layout_.gap);
     for (std::size_t axis = rank; axis-- > 0;) {
-      const auto count = static_cast<std::ptrdiff_t>(source.extent(axis));
-      const std::ptrdiff_t last = count > 0 ? stride * (count - 1) : 0;
+      const auto count = static_cast<hw::index>(source.extent(axis));
+      const hw::index last = count > 0 ? stride * (count - 1) : 0;
       strides[axis] = stride;
       (stride < 0 ? lowest : highest) += last;
       stride = std::abs(stride) * (count > 0 ? count : 1) + gap;

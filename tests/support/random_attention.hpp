@@ -59,7 +59,7 @@ inline problem_sizes draw_sizes(random_source& random, int n) {
 
 /// How operands and results lie in memory.
 inline spacing draw_spacing(random_source& random) {
-  const std::ptrdiff_t last_stride = random.chance(0.5) ? 1 : random.chance(0.5) ? 2 : -1;
+  const hw::index last_stride = random.chance(0.5) ? 1 : random.chance(0.5) ? 2 : -1;
   const std::size_t gap = random.integer(0, 4);
   return {last_stride, gap, random.chance(0.3)};
 }

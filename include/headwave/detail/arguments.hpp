@@ -200,7 +200,7 @@ struct attention_arguments {
   bool causal;
   std::int64_t query_start;                ///< position of query row 0
   const std::int64_t* query_starts;        ///< one per sample, instead of query_start; null: none
-  std::int64_t window_left, window_right;  ///< PTRDIFF_MAX: unlimited
+  std::int64_t window_left, window_right;  ///< INT64_MAX: unlimited
   const std::int64_t* query_lengths;       ///< one per sample; null: none
   const std::int64_t* key_starts;          ///< one per sample: earlier keys are hidden; null: none
   const std::int64_t* key_lengths;         ///< one per sample; null: none

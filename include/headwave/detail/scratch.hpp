@@ -81,10 +81,12 @@ class scratch_frame {
     }
   }
 
-  /// count elements of unknown value, 64-byte aligned. Errors: the size overflows, or no memory.
+  /// count elements of unknown value, 64-byte aligned. count may be more than any std::size_t, where that has 32 bits.
+  /// Errors: the size overflows, or no memory.
   template <class T>
-  T* take(std::size_t count) {
-    const std::size_t bytes = checked_product("scratch", count, sizeof(T));
+  T* take(std::uint64_t count) {
+    const std::size_t elements = count < PTRDIFF_MAX ? static_cast<std::size_t>(count) : PTRDIFF_MAX;
+    const std::size_t bytes = checked_product("scratch", elements, sizeof(T));
     return static_cast<T*>(arena_.take((bytes + 63) / 64 * 64));
   }
 

@@ -110,6 +110,20 @@ HEADWAVE_INLINE vec<T> swap_neighbours(vec<T> v) {
 }
 
 // ---- exponents
+// The values of a part as integers of the same size; each fits an int. Floats are converted four at a time.
+template <class T>
+HEADWAVE_INLINE typename vec<bits_type<T>>::part_type to_integers(typename vec<T>::part_type part) {
+  if constexpr (sizeof(T) == 4) {
+    typedef int integers __attribute__((vector_size(16)));
+    return __builtin_bit_cast(typename vec<bits_type<T>>::part_type, __builtin_convertvector(part, integers));
+  } else {
+    typename vec<bits_type<T>>::part_type result;
+    for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
+      result[lane] = static_cast<bits_type<T>>(static_cast<int>(part[lane]));
+    }
+    return result;
+  }
+}
 // To an integer; for |x| past 2^21 or NaN the result is of no use to any caller.
 template <class T>
 HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
@@ -117,8 +131,14 @@ HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
   // At most 2^21 in size, and so is NaN, whose conversion to an integer is undefined.
   v = copy_sign(maximum(subtract(broadcast(T(0)), absolute(v)), broadcast(T(-(1 << 21)))), v);
   for (int i = 0; i < 4; ++i) {
-    for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
-      v.part[i][lane] = static_cast<T>(static_cast<int>(v.part[i][lane]));
+    if constexpr (sizeof(T) == 4) {
+      typedef int integers __attribute__((vector_size(16)));
+      v.part[i] =
+          __builtin_convertvector(__builtin_bit_cast(integers, to_integers<T>(v.part[i])), typename vec<T>::part_type);
+    } else {
+      for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
+        v.part[i][lane] = static_cast<T>(static_cast<int>(v.part[i][lane]));
+      }
     }
   }
   return v;
@@ -127,11 +147,7 @@ HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
 template <class T>
 HEADWAVE_INLINE vec<T> times_power_of_two(vec<T> p, vec<T> n) {
   for (int i = 0; i < 4; ++i) {
-    auto bits = bits_of_part(p.part[i]);
-    for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
-      bits[lane] += static_cast<bits_type<T>>(static_cast<int>(n.part[i][lane])) << mantissa_bits<T>;
-    }
-    p.part[i] = part_of_bits<T>(bits);
+    p.part[i] = part_of_bits<T>(bits_of_part(p.part[i]) + (to_integers<T>(n.part[i]) << mantissa_bits<T>));
   }
   return p;
 }
