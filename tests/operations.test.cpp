@@ -50,9 +50,11 @@ struct rounding_results {
 
 }  // namespace headwave::detail
 
+#if defined(HEADWAVE_WITH_SCALAR)
 #define HEADWAVE_TIER scalar
 #include "support/operations.inl"
 #undef HEADWAVE_TIER
+#endif
 #if defined(HEADWAVE_WITH_AVX2)
 HEADWAVE_BEGIN_TARGET(HEADWAVE_AVX2_FEATURES)
 #define HEADWAVE_TIER avx2
