@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,11 +33,23 @@ namespace {
 /// Attention on some shape, with a mask and with its visibility as a tensor: prefills and few rows.
 template <class T>
 struct masked_problem {
+  using operand = hw::tensor<T, 4>;
+  using attention =
+      std::function<operand(const operand& q, const operand& k, const operand& v, const hw::attention_options<T>&)>;
+
   std::size_t query_length, key_length, heads, kv_heads, head_dim;
   std::vector<std::int64_t> starts = {};  ///< of the two samples; none: key_length - query_length
 
   template <class... Masks>
   std::string faults(const Masks&... masks) const {
+    return faults_of_call([&](const score_position& at) { return (masks(at) && ...); },
+                          [&](const auto& q, const auto& k, const auto& v, const hw::attention_options<T>& options) {
+                            return hw::scaled_dot_product_attention(q, k, v, options, masks...);
+                          });
+  }
+
+  /// Compiled once, whatever the masks.
+  std::string faults_of_call(const std::function<bool(const score_position&)>& sees, const attention& masked) const {
     random_source random(query_length * 1000 + key_length);
     const auto q = random.tensor<T>({2, query_length, heads, head_dim});
     auto k = random.tensor<T>({2, key_length, kv_heads, head_dim});
@@ -48,7 +61,7 @@ struct masked_problem {
                                      : starts[at[0]];
       const score_position position{static_cast<std::int64_t>(at[0]), static_cast<std::int64_t>(at[1]),
                                     start + static_cast<std::int64_t>(at[2]), static_cast<std::int64_t>(at[3])};
-      support::element(visible.view(), at) = (masks(position) && ...);
+      support::element(visible.view(), at) = sees(position);
     });
     // The first block of keys has numbers only, unless it is the last.
     const std::size_t group = heads / kv_heads, first_poison = key_length > 256 ? 256 : 0;
@@ -69,20 +82,24 @@ struct masked_problem {
         v(at[0], at[1], at[2], 3) = static_cast<T>(infinity);
       }
     });
-    const auto run = [&](const hw::attention_options<T>& given, const auto&... rules) {
+    const auto run = [&](const hw::attention_options<T>& given, const attention& attend) {
       hw::attention_options<T> options = given;
       options.query_starts = starts;
       hw::tensor<T, 3> lse({2, heads, query_length});
       hw::tensor<T, 4> weights({2, heads, query_length, key_length});
       options.lse = lse;
-      const auto out = hw::scaled_dot_product_attention(q, k, v, options, rules...);
+      const auto out = attend(q, k, v, options);
       const auto lse_alone = lse;
       options.weights = weights;
-      const auto with_weights = hw::scaled_dot_product_attention(q, k, v, options, rules...);
+      const auto with_weights = attend(q, k, v, options);
       return std::vector<std::vector<T>>{support::flat(out), support::flat(lse_alone), support::flat(weights),
                                          support::flat(with_weights), support::flat(lse)};
     };
-    const auto expected = run({.visible = visible}), actual = run({}, masks...);
+    const auto plain = [](const operand& a, const operand& b, const operand& c,
+                          const hw::attention_options<T>& options) {
+      return hw::scaled_dot_product_attention(a, b, c, options);
+    };
+    const auto expected = run({.visible = visible}, plain), actual = run({}, masked);
     std::string text;
     const char* const names[] = {"out", "lse", "weights", "out with weights", "lse with weights"};
     for (std::size_t n = 0; n < expected.size(); ++n) {

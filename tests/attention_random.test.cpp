@@ -35,7 +35,7 @@ TEMPLATE_TEST_CASE("small shapes with random options", "[attention][random]", fl
   random_source random(100 + sizeof(TestType));
   std::string failures;
   std::size_t count = 0;
-  for (int n = 0; n < 2000; ++n) {
+  for (int n = 0; n < support::cases(2000); ++n) {
     problem_sizes s{};
     s.batch = random.integer(1, 3);
     s.query_length = random.pick({0, 1, 1, 2, 3, 5, 7, 11, 17});

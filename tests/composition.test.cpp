@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,6 @@
 
 namespace hw = headwave;
 using support::any_mask;
-using support::attention_faults;
 using support::attention_outputs;
 using support::mask_source;
 using support::position_rule;
@@ -30,13 +30,6 @@ using support::same_bits;
 using support::spacing;
 
 namespace {
-
-// Fewer where they would take minutes; AArch64 is mostly emulated.
-#if defined(__OPTIMIZE__) && defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-constexpr int compositions = 10'000;
-#else
-constexpr int compositions = 1000;
-#endif
 
 /// The options of the rows first .. first + count-1 of a call.
 template <class T>
@@ -82,14 +75,19 @@ void ask(hw::attention_options<T>& options, const attention_outputs<T>& outputs)
   options.weights = outputs.weights.view();
 }
 
+/// Attention with some rules to the keys and values of a problem.
+template <class T>
+using query_call = std::function<void(hw::tensor_view<T, 4> out, hw::tensor_view<const T, 4> q,
+                                      const hw::attention_options<T>& options)>;
+
 /// A call in parts, some rows each, has the bits of the whole.
-template <class T, class... Rules>
-std::string chunk_faults(const random_problem<T>& p, random_source& random, const Rules&... rules) {
+template <class T>
+std::string chunk_faults(const query_call<T>& call, const random_problem<T>& p, random_source& random) {
   hw::attention_options<T> options = p.options;
   options.weight_rows = {};
   const attention_outputs<T> whole(p.q, p.k, p.v, options);
   ask(options, whole);
-  hw::scaled_dot_product_attention_into(whole.out.view(), p.q, p.k, p.v, options, rules...);
+  call(whole.out.view(), p.q, options);
   std::string text;
   const std::size_t length = p.q.extent(1);
   for (std::size_t first = 0; first < length;) {
@@ -102,7 +100,7 @@ std::string chunk_faults(const random_problem<T>& p, random_source& random, cons
     } else {
       ask(part.options, outputs);
     }
-    hw::scaled_dot_product_attention_into(outputs.out.view(), q, p.k, p.v, part.options, rules...);
+    call(outputs.out.view(), q, part.options);
     const auto compare = [&](const char* name, const auto& actual, const auto& expected, std::size_t axis) {
       const std::string fault = same_bits(actual.view(), expected.view().slice(axis, first, count));
       if (!fault.empty()) {
@@ -123,8 +121,8 @@ std::string chunk_faults(const random_problem<T>& p, random_source& random, cons
 }
 
 /// Several threads give the bits of one, with every output that the call may have, and without.
-template <class T, class... Rules>
-std::string thread_faults(const random_problem<T>& p, random_source& random, const Rules&... rules) {
+template <class T>
+std::string thread_faults(const query_call<T>& call, const random_problem<T>& p, random_source& random) {
   const support::thread_executor team{static_cast<int>(random.integer(2, 3))};
   std::string text;
   for (const bool everything : {false, true}) {
@@ -141,7 +139,7 @@ std::string thread_faults(const random_problem<T>& p, random_source& random, con
           options.mean_weights = outputs.mean_weights.view();
         }
       }
-      hw::scaled_dot_product_attention_into(outputs.out.view(), p.q, p.k, p.v, options, rules...);
+      call(outputs.out.view(), p.q, options);
     };
     const attention_outputs<T> alone(p.q, p.k, p.v, p.options), together(p.q, p.k, p.v, p.options);
     run(alone, {});
@@ -217,7 +215,7 @@ std::string with_rules(mask_source& masks, random_source& random, Visit visit) {
 TEMPLATE_TEST_CASE("random compositions of everything", "[attention][composition]", float, double) {
   std::string failures;
   int count = 0;
-  for (int n = 0; n < compositions; ++n) {
+  for (int n = 0; n < support::cases(10'000); ++n) {
     // Each composition has a seed of its own, so that it can be run alone.
     random_source random(1'000'000 * sizeof(TestType) + static_cast<std::uint64_t>(n));
     const problem_sizes s = support::draw_sizes(random, n);
@@ -226,13 +224,17 @@ TEMPLATE_TEST_CASE("random compositions of everything", "[attention][composition
     const spacing layout = support::draw_spacing(random);
     const std::string faults = with_rules<TestType>(
         masks, random, [&](const std::string& text, const std::vector<oracle::rule>& meanings, const auto&... rules) {
-          std::string found =
-              attention_faults(problem.q, problem.k, problem.v, problem.options, layout, meanings, rules...);
+          const query_call<TestType> call = [&](const auto& out, const auto& q, const auto& options) {
+            hw::scaled_dot_product_attention_into(out, q, problem.k, problem.v, options, rules...);
+          };
+          std::string found = support::faults_of_call<hw::tensor<TestType, 4>>(
+              [&](const auto& out, const auto& options) { call(out, problem.q, options); }, problem.q, problem.k,
+              problem.v, problem.options, layout, meanings);
           if (!s.sequences && random.chance(0.5)) {
-            found += chunk_faults(problem, random, rules...);
+            found += chunk_faults(call, problem, random);
           }
           if (n % 300 == 2) {
-            found += thread_faults(problem, random, rules...);
+            found += thread_faults(call, problem, random);
           }
           return found.empty() ? found : "rules: " + text + "\n" + found;
         });

@@ -62,7 +62,7 @@ TEMPLATE_TEST_CASE("normalized, rotated and gated layers against the whole compu
                    float, double) {
   random_source random(1);
   std::string failures;
-  for (int n = 0; n < 120; ++n) {
+  for (int n = 0; n < support::cases(120); ++n) {
     const hw::multi_head_attention_options o = random_options(random);
     const layer_parameters<TestType> p(o, random);
     const std::size_t batch = random.integer(1, 2), length = random.integer(1, 20);

@@ -33,7 +33,7 @@ TEMPLATE_TEST_CASE("x W^T + b by hand", "[linear]", float, double) {
 TEMPLATE_TEST_CASE("projections of any size", "[linear]", float, double) {
   random_source random(1);
   std::string failures;
-  for (int n = 0; n < 150; ++n) {
+  for (int n = 0; n < support::cases(150); ++n) {
     // Around the tiles of a kernel: a few rows, 8 or 16 columns; and past a block of rows.
     const std::size_t batch = random.integer(1, 3);
     const std::size_t length = random.pick({1, 2, 3, 5, 6, 7, 12, 13, 31, 100, 210});

@@ -72,7 +72,7 @@ std::string layer_faults(const layer_parameters<T>& p, const hw::tensor<T, 3>& q
 TEMPLATE_TEST_CASE("layers of random shapes and options", "[multi_head_attention][random]", float, double) {
   random_source random(1);
   std::string failures;
-  for (int n = 0; n < 120; ++n) {
+  for (int n = 0; n < support::cases(120); ++n) {
     const std::size_t kv_heads = random.integer(1, 3);
     hw::multi_head_attention_options o;
     o.heads = kv_heads * random.integer(1, 3);

@@ -123,7 +123,7 @@ std::string packed_faults(const random_problem<T>& p, bool everything, hw::execu
 TEMPLATE_TEST_CASE("packed sequences have the bits of separate calls", "[attention][packed]", float, double) {
   random_source random(700 + sizeof(TestType));
   std::string failures;
-  for (int n = 0; n < 40; ++n) {
+  for (int n = 0; n < support::cases(40); ++n) {
     // Few queries and many, few keys and several blocks, and nothing at all.
     std::vector<std::int64_t> query_offsets{0}, key_offsets{0};
     const std::size_t sequences = random.integer(1, 7);

@@ -71,7 +71,7 @@ hw::encoding_options random_options(random_source& random) {
 TEMPLATE_TEST_CASE("random widths, options and positions to 2^31", "[positional_encoding]", float, double) {
   random_source random(1);
   std::string failures;
-  for (int n = 0; n < 400; ++n) {
+  for (int n = 0; n < support::cases(400); ++n) {
     const std::size_t d_model = n % 8 == 0 ? random.integer(1, 1100) : random.integer(1, 70);
     hw::encoding_options options = random_options(random);
     if (d_model >= 4) {

@@ -71,7 +71,7 @@ TEMPLATE_TEST_CASE("rotary: random shapes, strides, layouts and positions to 2^3
   using T = TestType;
   random_source random(1);
   std::string failures;
-  for (int n = 0; n < 300; ++n) {
+  for (int n = 0; n < support::cases(300); ++n) {
     hw::rotary_options options;
     options.rotary_dim = 2 * (n % 8 == 0 ? random.integer(1, 150) : random.integer(1, 36));
     options.first_channel = random.chance(0.5) ? 0 : random.integer(1, 9);

@@ -23,14 +23,14 @@ class tensor;
 
 namespace detail {
 
-/// Row-major strides of a shape, in elements.
+/// Row-major strides of a shape, in elements. Sizes that overflow wrap; who calls this refuses them.
 template <std::size_t Rank>
 HEADWAVE_INLINE constexpr std::array<index, Rank> row_major(const std::array<std::size_t, Rank>& extents) {
   std::array<index, Rank> strides{};
-  index stride = 1;
+  std::size_t stride = 1;
   for (std::size_t axis = Rank; axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= static_cast<index>(extents[axis] ? extents[axis] : 1);
+    strides[axis] = static_cast<index>(stride);
+    stride *= extents[axis] ? extents[axis] : 1;
   }
   return strides;
 }

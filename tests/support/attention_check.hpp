@@ -6,6 +6,7 @@
 #include "support/compare.hpp"
 #include "support/oracle_attention.hpp"
 
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -81,19 +82,21 @@ inline oracle::estimate<4> wanted_rows(const oracle::estimate<4>& weights, std::
   return result;
 }
 
-/// Runs attention with every output asked for, each into a window with canaries around it, and compares them with the
-/// oracle; then runs it again for some of the outputs only, which must have the same bits: few queries take another
+/// An attention call, without its rules: so what checks calls is compiled once, whatever the rules.
+template <class T>
+using attention_call = std::function<void(hw::tensor_view<T, 4> out, const hw::attention_options<T>& options)>;
+
+/// Makes a call with every output asked for, each into a window with canaries around it, and compares them with the
+/// oracle; then makes it again for some of the outputs only, which must have the same bits: few queries take another
 /// path for out and lse alone, and weights that are only wanted as sums are computed some rows at a time. meanings: of
 /// the rules, for the oracle. Empty if all is well.
-template <class Q, class K, class V, class... Rules>
-std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> options, spacing layout = {},
-                             const std::vector<oracle::rule>& meanings = {}, const Rules&... rules) {
+template <class Q, class K, class V>
+std::string faults_of_call(const attention_call<hw::element_of<const Q>>& call, const Q& q, const K& k, const V& v,
+                           options_for<Q> options, spacing layout, const std::vector<oracle::rule>& meanings) {
   using value_type = hw::element_of<const Q>;
   const options_for<Q> bare = options;
   const bool packed_sequences = options.query_offsets.data() != nullptr;
-  const auto run = [&](attention_outputs<value_type>& outputs) {
-    hw::scaled_dot_product_attention_into(outputs.out.view(), q, k, v, options, rules...);
-  };
+  const auto run = [&](const attention_outputs<value_type>& outputs) { call(outputs.out.view(), options); };
   attention_outputs<value_type> all(q, k, v, options, layout);
   all.ask(options);
   run(all);
@@ -135,6 +138,17 @@ std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> 
   note("weights without sums", packed_sequences ? "" : same_bits(alone.weights.view(), all.weights.view()));
   note("canaries of some outputs", alone.intact() ? "" : "overwritten");
   return text;
+}
+
+/// The same for scaled_dot_product_attention with these arguments.
+template <class Q, class K, class V, class... Rules>
+std::string attention_faults(const Q& q, const K& k, const V& v, options_for<Q> options, spacing layout = {},
+                             const std::vector<oracle::rule>& meanings = {}, const Rules&... rules) {
+  using value_type = hw::element_of<const Q>;
+  const auto call = [&](hw::tensor_view<value_type, 4> out, const hw::attention_options<value_type>& wanted) {
+    hw::scaled_dot_product_attention_into(out, q, k, v, wanted, rules...);
+  };
+  return faults_of_call(call, q, k, v, options, layout, meanings);
 }
 
 }  // namespace support

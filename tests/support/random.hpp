@@ -5,8 +5,10 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <iterator>
 #include <numeric>
@@ -16,6 +18,13 @@
 namespace support {
 
 namespace hw = headwave;
+
+/// How many random cases a test tries: all of them, or the share that HEADWAVE_TEST_SHARE asks for where a build is
+/// slow or is about something else.
+inline int cases(int all) {
+  const char* const share = std::getenv("HEADWAVE_TEST_SHARE");
+  return share ? static_cast<int>(std::ceil(all * std::strtod(share, nullptr))) : all;
+}
 
 /// Choices of everything that tests draw. From a seed they are random numbers that are the same with every compiler and
 /// standard library: the engine is fixed by the standard, and the distributions, which are not, are written here. From

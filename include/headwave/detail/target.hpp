@@ -2,7 +2,7 @@
 #pragma once
 
 // The tiers that are compiled: all that the architecture has, or with HEADWAVE_STATIC_ISA only the widest that the
-// command line allows.
+// command line allows, or that tests/support/emulated_avx512.hpp makes of AVX2 code.
 #if !defined(HEADWAVE_STATIC_ISA)
 #define HEADWAVE_WITH_SCALAR
 #if defined(__x86_64__)
@@ -19,8 +19,9 @@
 #elif !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
 #define HEADWAVE_WITH_SCALAR
 #define HEADWAVE_ONLY_TIER scalar
-#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
-    !defined(HEADWAVE_NO_AVX512)
+#elif (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+       !defined(HEADWAVE_NO_AVX512)) || \
+    defined(HEADWAVE_EMULATED_AVX512)
 #define HEADWAVE_WITH_AVX512
 #define HEADWAVE_ONLY_TIER avx512
 #else
