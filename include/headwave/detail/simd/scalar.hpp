@@ -46,6 +46,7 @@ HEADWAVE_INLINE typename vec<T>::part_type part_of_bits(typename vec<bits_type<T
   template <class T> \
   HEADWAVE_INLINE Result<T> name parameters { \
     Result<T> result; \
+    HEADWAVE_UNROLL \
     for (int i = 0; i < 4; ++i) { \
       result.part[i] = expression; \
     } \
@@ -57,12 +58,18 @@ HEADWAVE_PARTWISE(vec, broadcast, (T x), x - typename vec<T>::part_type{})
 template <class T>
 HEADWAVE_INLINE vec<T> load(const T* p) {
   vec<T> v;
-  __builtin_memcpy(&v, p, sizeof v);
+  HEADWAVE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    __builtin_memcpy(&v.part[i], p + i * vec<T>::part_lanes, sizeof(v.part[i]));
+  }
   return v;
 }
 template <class T>
 HEADWAVE_INLINE void store(T* p, vec<T> v) {
-  __builtin_memcpy(p, &v, sizeof v);
+  HEADWAVE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    __builtin_memcpy(p + i * vec<T>::part_lanes, &v.part[i], sizeof(v.part[i]));
+  }
 }
 // target[c * lanes + r] = source[r * stride + c] for r and c in 0 .. lanes-1
 template <class T>
@@ -87,6 +94,7 @@ HEADWAVE_PARTWISE(vec, multiply_subtract, (vec<T> a, vec<T> b, vec<T> c), a.part
 template <class T>
 HEADWAVE_INLINE vec<T> maximum(vec<T> a, vec<T> b) {
   vec<T> result;
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     const auto larger = bits_of_part(a.part[i] > b.part[i]);
     result.part[i] = part_of_bits<T>((bits_of_part(a.part[i]) & larger) | (bits_of_part(b.part[i]) & ~larger));
@@ -101,6 +109,7 @@ HEADWAVE_PARTWISE(vec, copy_sign, (vec<T> magnitude, vec<T> sign_of),
 template <class T>
 HEADWAVE_INLINE vec<T> swap_neighbours(vec<T> v) {
   vec<T> result;
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
       result.part[i][lane] = v.part[i][lane ^ 1];
@@ -130,6 +139,7 @@ HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
   v = add(v, copy_sign(broadcast(T(0.5)), v));
   // At most 2^21 in size, and so is NaN, whose conversion to an integer is undefined.
   v = copy_sign(maximum(subtract(broadcast(T(0)), absolute(v)), broadcast(T(-(1 << 21)))), v);
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(T) == 4) {
       typedef int integers __attribute__((vector_size(16)));
@@ -146,6 +156,7 @@ HEADWAVE_INLINE vec<T> round_to_nearest(vec<T> v) {
 // p * 2^n for an integer n, where p and the product are normal numbers; any bits otherwise.
 template <class T>
 HEADWAVE_INLINE vec<T> times_power_of_two(vec<T> p, vec<T> n) {
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     p.part[i] = part_of_bits<T>(bits_of_part(p.part[i]) + (to_integers<T>(n.part[i]) << mantissa_bits<T>));
   }
@@ -186,6 +197,7 @@ HEADWAVE_PARTWISE(lane_mask, is_negative_infinity, (vec<T> v),
 template <class T>
 HEADWAVE_INLINE bool all_finite(vec<T> v) {
   bool finite = true;
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     const auto infinite = bits_of_part((bits_of_part(v.part[i]) & exponent_mask<T>) == exponent_mask<T>);
     for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
@@ -197,6 +209,7 @@ HEADWAVE_INLINE bool all_finite(vec<T> v) {
 // One byte for each lane; any byte but 0 is true.
 template <class T>
 HEADWAVE_INLINE void load_mask(const unsigned char* p, lane_mask<T>& mask) {
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
       mask.part[i][lane] = *p++ ? ~bits_type<T>(0) : 0;
@@ -214,6 +227,7 @@ HEADWAVE_PARTWISE(vec, bit_or, (vec<T> a, vec<T> b), a.part[i] | b.part[i])
 HEADWAVE_PARTWISE(vec, bit_xor, (vec<T> a, vec<T> b), a.part[i] ^ b.part[i])
 /// The products of the lower 32 bits.
 HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std::uint64_t> b) {
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     a.part[i] = (a.part[i] & 0xffffffff) * (b.part[i] & 0xffffffff);
   }
@@ -221,6 +235,7 @@ HEADWAVE_INLINE vec<std::uint64_t> multiply_lower(vec<std::uint64_t> a, vec<std:
 }
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     v.part[i] <<= Bits;
   }
@@ -228,6 +243,7 @@ HEADWAVE_INLINE vec<std::uint64_t> shift_left(vec<std::uint64_t> v) {
 }
 template <int Bits>
 HEADWAVE_INLINE vec<std::uint64_t> shift_right(vec<std::uint64_t> v) {
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     v.part[i] >>= Bits;
   }
@@ -241,6 +257,7 @@ HEADWAVE_INLINE vec<std::uint64_t> as_bits(vec<double> v) {
 }
 HEADWAVE_INLINE lane_mask<double> top_bit(vec<std::uint64_t> v) {
   lane_mask<double> mask;
+  HEADWAVE_UNROLL
   for (int i = 0; i < 4; ++i) {
     mask.part[i] = bits_of_part(v.part[i] >= sign_bit<double>);
   }
