@@ -86,10 +86,10 @@ HEADWAVE_INLINE void transpose(float* target, const float* source, index stride)
   for (index row = 0; row < 16; row += 8) {
     HEADWAVE_UNROLL
     for (index column = 0; column < 16; column += 4) {
-      const float *const near = source + column, *const far = near + 4 * stride;
-      const __m256 row_0 = load_halves(near, far), row_1 = load_halves(near + stride, far + stride);
-      const __m256 row_2 = load_halves(near + 2 * stride, far + 2 * stride);
-      const __m256 row_3 = load_halves(near + 3 * stride, far + 3 * stride);
+      const float *const upper = source + column, *const lower = upper + 4 * stride;
+      const __m256 row_0 = load_halves(upper, lower), row_1 = load_halves(upper + stride, lower + stride);
+      const __m256 row_2 = load_halves(upper + 2 * stride, lower + 2 * stride);
+      const __m256 row_3 = load_halves(upper + 3 * stride, lower + 3 * stride);
       const __m256 low_01 = _mm256_unpacklo_ps(row_0, row_1), high_01 = _mm256_unpackhi_ps(row_0, row_1);
       const __m256 low_23 = _mm256_unpacklo_ps(row_2, row_3), high_23 = _mm256_unpackhi_ps(row_2, row_3);
       float* const to = target + column * 16 + row;
