@@ -126,7 +126,7 @@ HEADWAVE_INLINE typename vec<bits_type<T>>::part_type to_integers(typename vec<T
     typedef int integers __attribute__((vector_size(16)));
     return __builtin_bit_cast(typename vec<bits_type<T>>::part_type, __builtin_convertvector(part, integers));
   } else {
-    typename vec<bits_type<T>>::part_type result;
+    typename vec<bits_type<T>>::part_type result{};
     for (int lane = 0; lane < vec<T>::part_lanes; ++lane) {
       result[lane] = static_cast<bits_type<T>>(static_cast<int>(part[lane]));
     }
