@@ -122,7 +122,8 @@ HEADWAVE_INLINE bool is_plain(const stored_rows& x) {
   return x.format == element_format::own && !x.pages && !x.ring;
 }
 
-/// The rows of one head, the usual ones by the shortest way.
+/// The rows of one head, the usual ones by the shortest way: their place and length are copies, since what stands
+/// behind a reference is read again after each store.
 template <class T>
 struct head_rows {
   const stored_rows& x;
